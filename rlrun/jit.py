@@ -181,10 +181,11 @@ def _watch_imported(compiled: Any) -> None:
     """
     cache_file = getattr(compiled._cache, "_cache_file", None)
     if cache_file is not None:
-        module, names = compiled.py_func.__module__, compiled.py_func.__globals__.values()
-        imported = [x for x in names if hasattr(x, "py_func") and x.py_func.__module__ != module]
-        files = (getattr(x._cache, "_cache_file", None) for x in imported)
-        stamps = {str(getattr(file, "_source_stamp", None)) for file in files}
+        module, stamps = compiled.py_func.__module__, set()
+        for x in compiled.py_func.__globals__.values():
+            if hasattr(x, "py_func") and x.py_func.__module__ != module:
+                imported = getattr(x._cache, "_cache_file", None)
+                stamps.add(str(getattr(imported, "_source_stamp", None)))
         cache_file._source_stamp = (cache_file._source_stamp, *sorted(stamps))
 
 

@@ -247,7 +247,13 @@ class Loss(NamedTuple):
 
 
 class Policy(Protocol):
-    """A policy that learns from samples and makes actors. It has no train or eval mode."""
+    """A policy that learns from samples and makes actors. It has no train or eval mode.
+
+    Three methods are optional, and change nothing: ``inspect(sample) -> Loss`` has ``td`` and ``q``
+    of every learned row; ``delta_q(windows, history)`` returns metrics (0-d tensors by name) of the
+    error that stored and zero recurrent states cause; ``network_health(windows)`` returns metrics
+    of the networks on stored windows. The last two take segments on ``policy.device``.
+    """
 
     window: Window | None  # None: the policy does not learn
     generator: np.random.Generator  # of exploration; may be replaced before ``actor``
@@ -275,27 +281,6 @@ class Policy(Protocol):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what ``state_dict`` returned."""
-
-
-@runtime_checkable
-class RecurrentPolicy(Protocol):
-    """A policy that measures the effect of a window's initial recurrent state."""
-
-    device: torch.device
-
-    def delta_q(self, windows: Segment, history: Segment) -> dict[str, Tensor]:
-        """Return metrics of the error that stored states and zero states cause."""
-
-
-@runtime_checkable
-class NetworkPolicy(Protocol):
-    """A policy with online and target networks that learn from windows."""
-
-    window: Window | None
-    device: torch.device
-
-    def network_health(self, windows: Segment) -> dict[str, Tensor]:
-        """Return train/ metrics of the present networks on stored windows. Changes nothing."""
 
 
 def returned(result: object, kind: type, method: str) -> Any:

@@ -8,7 +8,7 @@ import sys
 import threading
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
@@ -168,7 +168,9 @@ def check_words(overrides: object, name: str) -> list[Override]:
             raise ConfigError(f"{name}: {shown} is not a string; KEY=VALUE is allowed; {fix}")
         if word.startswith("-") or ("=" not in word.lstrip("~") and not word.startswith("~")):
             raise ConfigError(f"{name}: {word} is not an override; KEY=VALUE is allowed; {fix}")
-        several = _split(word)
+        several = []
+        with suppress(ValueError):  # an open quote
+            several = shlex.split(word)
         if len(several) > 1 and all("=" in part for part in several):
             quoted = ", ".join(f'"{part}"' for part in several)
             form = f"[{quoted}]" if name in _LISTS else quoted
@@ -178,13 +180,6 @@ def check_words(overrides: object, name: str) -> list[Override]:
             )
         words.append(Override(word))
     return words
-
-
-def _split(word: str) -> list[str]:
-    try:
-        return shlex.split(word)
-    except ValueError:  # an open quote
-        return [word]
 
 
 def path_of(path: object, name: str = "run_dir") -> str:

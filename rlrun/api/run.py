@@ -1,12 +1,16 @@
 """The class Run: a run directory in Python."""
 
 import copy
+from collections.abc import Iterable, Mapping
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rlrun.api.calls import StrPath, directory_of, errors_of_cli
-from rlrun.api.tables import Series, as_frame, as_series
 from rlrun.errors import ConfigError
 from rlrun.log import METRICS, TIMED, TIMINGS
 from rlrun.log.jsonl import read_records
@@ -16,6 +20,8 @@ from rlrun.schema.spelling import nearest
 
 if TYPE_CHECKING:
     from rlrun.run.agent import Agent
+
+Series = tuple[NDArray[np.int64], NDArray[np.float64]]  # env_steps [K], values [K]
 
 
 class Run:
@@ -136,3 +142,39 @@ def _resolved(value: Any, keys: dict[str, Any]) -> Any:
     if isinstance(value, dict):
         return {key: _resolved(part, keys) for key, part in value.items()}
     return copy.deepcopy(resolve(value, keys))
+
+
+def find_pandas() -> Any:
+    """Return the package pandas, or None if it is not installed."""
+    try:
+        return import_module("pandas")
+    except ImportError:
+        return None
+
+
+def as_series(records: Iterable[tuple[int, Mapping[str, float]]]) -> dict[str, Series]:
+    """Return metric -> (env_steps, values), in the order of the records."""
+    points: dict[str, list[tuple[int, float]]] = {}
+    for step, values in records:
+        for name, value in values.items():
+            points.setdefault(name, []).append((step, value))
+    return {
+        name: (np.array([s for s, _ in pairs], np.int64), np.array([x for _, x in pairs]))
+        for name, pairs in sorted(points.items())
+    }
+
+
+def as_frame(records: Iterable[tuple[int, Mapping[str, float]]]) -> Any:
+    """Return a DataFrame with a row per env step and a column per metric, NaN where it has none.
+
+    None if pandas is not installed.
+    """
+    pandas = find_pandas()
+    if pandas is None:
+        return None
+    rows: dict[int, dict[str, float]] = {}
+    for step, values in records:
+        rows.setdefault(step, {}).update(values)
+    names = sorted({name for values in rows.values() for name in values})
+    index = pandas.Index(list(rows), name="env_steps", dtype="int64")
+    return pandas.DataFrame(list(rows.values()), index=index, columns=names, dtype="float64")

@@ -7,8 +7,10 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rlrun.api.calls import StrPath, arguments, check_words, errors_of_cli, path_of, running_call
-from rlrun.api.tables import as_table, table_rows
+from rlrun.api.run import find_pandas
 from rlrun.cli.error_report import SweepStopped
 from rlrun.cli.report import make_report
 from rlrun.cli.run import read_line
@@ -16,6 +18,7 @@ from rlrun.cli.search import no_result, run_search
 from rlrun.cli.sweep import is_ours, start_sweep
 from rlrun.config import Composer
 from rlrun.errors import ConfigError, Interrupted, RlrunError
+from rlrun.reports.document import Table
 from rlrun.reports.versus import compare_lines
 from rlrun.run.files import read_record
 from rlrun.schema.override import Override, read_overrides
@@ -189,3 +192,21 @@ def _setting(override: Override) -> tuple[str, Any]:
         with suppress(ValueError):
             return override.key, number(override.value)
     return override.key, override.value
+
+
+def as_table(rows: list[dict[str, Any]]) -> Any:
+    """Return the rows as a DataFrame, or unchanged without pandas."""
+    pandas = find_pandas()
+    return rows if pandas is None else pandas.DataFrame(rows)
+
+
+def table_rows(table: Table) -> list[dict[str, Any]]:
+    """Return the rows of a report's table, in Python's numbers; see ``Table.flat``."""
+    names, *rows = table.flat()
+    return [
+        {
+            str(name): cell.item() if isinstance(cell, np.generic) else cell
+            for name, cell in zip(names, cells, strict=True)
+        }
+        for cells in rows
+    ]

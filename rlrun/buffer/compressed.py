@@ -152,7 +152,10 @@ class CompressedRows:
         self.block = blocks.stop if blocks.stop or self.open.any() else -1
         for first, _, arrays in pieces:
             data, sizes, start = arrays[""], arrays[SIZES], 0
-            saved.check_block_sizes(self, sizes)
+            good = sizes.dtype == np.int64 and sizes.ndim == 2 and sizes.shape[1] == self.columns
+            saved.require(good, "ring.blocks", f"sizes are {sizes.dtype} {list(sizes.shape)}")
+            good = (sizes > 0) & (sizes <= self.open[0].nbytes)
+            saved.require(good.all(), "ring.blocks", "is not the size of a block")
             for i, row in enumerate(sizes.tolist()):
                 for column, size in enumerate(row):
                     index = column * self.column_blocks + (first + i) % self.column_blocks

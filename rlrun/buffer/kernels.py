@@ -145,29 +145,6 @@ def _emit(out: np.ndarray, count: int, start: int, index: int, origin: int, colu
 
 
 @jit
-def insert_lines(table: Arrays, ring: Arrays, new: np.ndarray, key: int, skip: int,
-                 learned: int) -> int:  # fmt: skip
-    """Store the lines ``new``, except the first ``skip``, as the windows from ``key`` on.
-
-    Returns the number of rows that no stored window learned before.
-    """
-    (lines, alive), (flags, _, capacity, _) = table, ring
-    fresh = 0
-    for i in range(len(new)):
-        column, learn, _, last, ended = new[i, :5]
-        for row in range(learn, min(learn + learned, last - ended + 1)):
-            at = np.uint64(column * capacity + row % capacity)
-            fresh += not flags[at] & LEARNED
-            flags[at] |= np.uint8(LEARNED)
-        if i >= skip:
-            slot = (key + i - skip) % len(lines)
-            alive[slot] = True
-            for k in range(lines.shape[1]):  # as in ``write_rows``
-                lines[slot, k] = new[i, k]
-    return fresh
-
-
-@jit
 def append_rows(ring: Arrays, alive: np.ndarray, head: int, chunk: Arrays, cutter: Arrays,
                 tail: int, until: int) -> Arrays:  # fmt: skip
     """Append a chunk to windows of one row, like ``WindowTable.append`` but in one call.

@@ -18,7 +18,7 @@ import numpy as np
 
 from rlrun.buffer import kernels, saved
 from rlrun.buffer.hindsight import Hindsight
-from rlrun.buffer.kernels import FIRST, VALID
+from rlrun.buffer.kernels import FIRST, LEARNED, VALID
 from rlrun.buffer.layout import TABLE, Allocate, Layout, in_memory, rows_before
 from rlrun.buffer.ring import ChunkValidator, Gather, Ring, Spans, priorities_of
 from rlrun.buffer.samplers import Uniform, probe_metrics, require_finite
@@ -121,7 +121,7 @@ class WindowTable:
         blocks = layout.table()
         self.alive = allocate(blocks["alive"])
         self.lines = allocate(blocks["lines"])
-        self.numbers = {name: self.lines[:, i] for i, name in enumerate(TABLE)}
+        self.numbers = dict(zip(TABLE, self.lines.T, strict=True))
         self.states = tree_map(allocate, layout.states())
         self.state_leaves = tree_leaves(self.states)
         # States before the last S rows, for windows not yet complete. None: no row was added.
@@ -176,13 +176,14 @@ class WindowTable:
         self.early += skip
         until = self.head + len(new) - self.capacity
         dropped = self._evict(until) if until > self.tail else _NONE
-        learned = kernels.insert_lines(
-            (self.lines, self.alive), self.ring.arrays, new, self.head + skip, skip,
-            self.window.learned,
-        )  # fmt: skip
+        slots = keys % self.capacity
+        self.lines[slots], self.alive[slots] = new[skip:], True
         self.live += len(keys)
         self.head += len(new)
-        slots = keys % self.capacity
+        row, last = new[:, 1:2] + np.arange(self.window.learned), new[:, 3:4] - new[:, 4:5]
+        cells = np.unique(self.ring.cells(row, new[:, :1])[row <= last])  # of the learned rows
+        learned = int(np.count_nonzero(self.ring.flags[cells] & LEARNED == 0))
+        self.ring.flags[cells] |= np.uint8(LEARNED)
         self._keep_states(chunk.states, new[skip:], slots)
         return NewWindows(np.concatenate([dead, dropped]), slots, keys, valid, learned)
 
@@ -387,8 +388,12 @@ class Replay:
         chunk = rows if type(rows) is Chunk else Chunk.of(rows)
         arrays = self.validate(chunk)
         count = len(chunk.reward)
-        if count > self.max_rows:
-            return self._add_long(chunk)
+        if count > self.max_rows:  # the ring keeps only the end
+            starts = range(0, count, self.max_rows)
+            added = [self.add(chunk.rows(t, min(t + self.max_rows, count))) for t in starts]
+            keys = np.concatenate(added)
+            alive: np.ndarray = keys[self.windows.find(keys)[1]]
+            return alive
         if count == 0:
             return _NONE
         self.drawn = _NOTHING
@@ -398,14 +403,6 @@ class Replay:
         self.steps += new.valid
         self.learned += new.learned
         return new.keys
-
-    def _add_long(self, chunk: Chunk) -> np.ndarray:
-        """Store a chunk of which the ring keeps only the end."""
-        starts, count = range(0, len(chunk.reward), self.max_rows), len(chunk.reward)
-        keys = [self.add(chunk.rows(t, min(t + self.max_rows, count))) for t in starts]
-        new = np.concatenate(keys)
-        alive: np.ndarray = new[self.windows.find(new)[1]]
-        return alive
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -594,7 +591,7 @@ class Replay:
         for name, count in saved.check_counts(state["counts"], _COUNTS).items():
             setattr(self, name, count)
         self.ring.load_state_dict(state["ring"])
-        self.loaded.load_state_dict(state.get("loaded"), self.ring, self.steps)
+        self.loaded.load_state_dict(state["loaded"], self.ring, self.steps)
         self.windows.load_state_dict(state["windows"])
         saved.check_invariants(self.windows.check())
 
@@ -648,11 +645,7 @@ class LoadedRows:
         return asdict(self)
 
     def load_state_dict(self, state: Any, ring: Ring, steps: int) -> None:
-        """Load a ``state_dict``. None, of a version that saved none: no row is loaded.
-
-        Raises: CheckpointError.
-        """
-        state = LoadedRows().state_dict() if state is None else state
+        """Load a ``state_dict``. Raises: CheckpointError."""
         good = isinstance(state, dict) and set(state) == {"steps", "head"}
         saved.require(good, "loaded", "other names")
         self.steps = saved.integer("loaded.steps", state["steps"], 0, steps)

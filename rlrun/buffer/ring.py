@@ -299,7 +299,12 @@ class Gather:
         ``reuse``: use arrays that later batches of the same size overwrite.
         """
         ring, lines = self.ring, spans.lines
-        out = self._outputs(positions, lines.shape[1], reuse)
+        size = positions, lines.shape[1]
+        out = self.sets.pop(0) if reuse and len(self.sets) == 2 else None
+        if out is None or out.size != size:
+            out = Outputs(self, *size)
+        if reuse:
+            self.sets.append(out)
         if COMPILED and positions > PREFETCHED:
             for words in self.prefetched:
                 kernels.prefetch(words, lines[0], positions)
@@ -354,14 +359,6 @@ class Gather:
             cells = np.where(self.ring.flags[cells] & FIRST > 0, cells, back)
         return out
 
-    def _outputs(self, positions: int, batch: int, reuse: bool) -> "Outputs":
-        out = self.sets.pop(0) if reuse and len(self.sets) == 2 else None
-        if out is None or out.size != (positions, batch):
-            out = Outputs(self, positions, batch)
-        if reuse:
-            self.sets.append(out)
-        return out
-
 
 class Outputs:
     """Output arrays for a batch of windows of ``positions`` rows."""
@@ -384,9 +381,8 @@ class Outputs:
                 lead, entry = shown if i < gather.num_obs else step, store.entry
                 self.fields[i] = np.empty((*lead, *entry.shape), entry.dtype)
             self.previous = np.empty((batch, *action.shape), action.dtype)
-            decoded, fields = (
-                [torch.from_numpy(x) for x in arrays] for arrays in (self.decoded, self.fields)
-            )
+            tensor = torch.from_numpy
+            decoded, fields = map(tensor, self.decoded), map(tensor, self.fields)
             self.segment = gather.segment(decoded, fields, torch.from_numpy(self.previous))
 
 
@@ -488,16 +484,12 @@ def leaves_like(template: Tree, tree: Tree, name: str) -> list[Any]:
     else:
         return [tree]
     if not same:
-        raise _structure_error(template, tree, name)
-    return [x for k in keys for x in leaves_like(template[k], tree[k], f"{name}[{k!r}]")]
-
-
-def _structure_error(template: Tree, tree: Tree, name: str) -> ValueError:
-    if isinstance(template, dict):
-        has = sorted(tree) if isinstance(tree, dict) else type(tree).__name__
-        stored = str(sorted(template))
-    else:
-        has = f"{len(tree) if isinstance(tree, tuple) else type(tree).__name__} parts"
-        stored = f"{len(template)} parts"
-    text = f"{name} = {has}: another structure; the buffer stores {stored}; make a new buffer"
-    return ValueError(text)
+        has = f"{len(tree)} parts" if isinstance(tree, dict | tuple) else type(tree).__name__
+        raise ValueError(
+            f"{name} = {has}: another structure; the buffer stores a {type(template).__name__} of "
+            f"{', '.join(map(str, keys))}; make a new buffer"
+        )
+    leaves = []
+    for key in keys:
+        leaves += leaves_like(template[key], tree[key], f"{name}[{key!r}]")
+    return leaves

@@ -213,7 +213,7 @@ class Proportional(Prioritized):
     def check(self, live: np.ndarray) -> str | None:
         if (problem := super().check(live)) is not None:
             return problem
-        leaves = self.sum_tree.get(np.arange(self.capacity))
+        leaves = self.sum_tree.nodes[self.sum_tree.leaves :][: self.capacity]
         if np.delete(leaves, live).any():
             return "a slot without a window has a priority in the tree"
         if not np.allclose(leaves[live], self.raw[live].astype(float) ** self.alpha, rtol=1e-12):
@@ -398,8 +398,10 @@ class Rank(Prioritized):
         order: np.ndarray = state["order"]
         saved.like("sampler.order", order, self.order, skip=0)
         saved.require(len(order) <= len(self.order), "sampler.order", "has more entries than ranks")
-        saved.check_order(order, self.capacity)
-        live = order[order >= 0]
+        live = order[order != -1]
+        once = len(np.unique(live)) == len(live)
+        good = once and ((live >= 0) & (live < self.capacity)).all()
+        saved.require(good, "sampler.order", "is not a permutation of slots")
         saved.like("sampler.raw", state["raw"], self.raw[live])
         saved.check_priorities("sampler.raw", state["raw"])
         self.raw.fill(np.nan)
@@ -457,11 +459,6 @@ class SumTree:
     def root(self) -> float:
         """The sum of all leaves."""
         return float(self.nodes[1])
-
-    def get(self, index: np.ndarray) -> np.ndarray:
-        """Return leaf values, float64, of the shape of ``index``."""
-        values: np.ndarray = self.nodes[self.leaves + index]
-        return values
 
     def fill(self, values: np.ndarray) -> None:
         """Write leaves 0..len(values)-1 and clear the rest, in one vectorised pass."""

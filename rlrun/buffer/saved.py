@@ -163,14 +163,6 @@ def check_blocks(blocks: Any, state: Any) -> None:
     require(packed.first == first, "ring.blocks", f"begins at {_short(packed.first)}, not {first}")
 
 
-def check_block_sizes(blocks: Any, sizes: Any) -> None:
-    """Raise CheckpointError unless ``sizes`` are possible sizes of blocks of all columns."""
-    good = sizes.dtype == np.int64 and sizes.ndim == 2 and sizes.shape[1] == blocks.columns
-    require(good, "ring.blocks", f"sizes are {sizes.dtype} {list(sizes.shape)}")
-    good = (sizes > 0) & (sizes <= blocks.open[0].nbytes)
-    require(good.all(), "ring.blocks", "is not the size of a block")
-
-
 def check_priorities(part: str, priority: Any) -> None:
     """Raise CheckpointError unless every priority is NaN (none), or finite and >= 0."""
     values = np.asarray(host(priority))
@@ -183,13 +175,6 @@ def largest(value: Any) -> float:
     maximum = number("sampler.largest", value, 0, LARGEST)
     require(float(np.float32(maximum)) == maximum, "sampler.largest", f"{maximum} is not a float32")
     return maximum
-
-
-def check_order(order: Any, slots: int) -> None:
-    """Raise CheckpointError unless ``order`` holds slots, each at most once, and -1."""
-    live = order[order != -1]
-    good = ((live >= 0) & (live < slots)).all() and len(np.unique(live)) == len(live)
-    require(good, "sampler.order", "is not a permutation of slots")
 
 
 def check_invariants(*problems: str | None) -> None:

@@ -87,7 +87,7 @@ def check_precision(config: Config) -> None:
 
 def check_spaces(config: Config, *, fresh: bool) -> None:
     """Raise ConfigError if the environment's spaces, or a dataset, do not fit the config."""
-    from rlrun.buffer.sizing import check_demos, check_rollout, check_size, make_layout, row_of
+    from rlrun.buffer.layout import check_demos, check_rollout, check_size, make_layout, row_of
     from rlrun.env import known_spaces  # slow to import
 
     spaces = known_spaces(config.env, config.agents)

@@ -1,7 +1,8 @@
 """Other loggers: metrics.csv, Weights & Biases, MLflow.
 
-None of them can end a run: after its first error a logger stops with one warning, and training goes
-on.
+Each has ``write``, which receives a record of all metrics, including ``time/`` and ``codec/``, and
+``close``, called once. None of them can end a run: after its first error a logger stops with one
+warning, and training goes on.
 """
 
 import csv
@@ -14,7 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import yaml
 
@@ -29,16 +30,6 @@ WANDB_ID, MLFLOW_ID = "wandb_id.txt", "mlflow_id.txt"  # in the run directory, f
 TRACKIO_NAME = "trackio_name.txt"  # likewise: Trackio knows a run by its name
 
 _logger = logging.getLogger(__name__)
-
-
-class MetricsLogger(Protocol):
-    """Receives all metrics of a run, including ``time/`` and ``codec/``."""
-
-    def write(self, env_steps: int, values: Mapping[str, float]) -> None:
-        """Write a record."""
-
-    def close(self) -> None:
-        """Write the rest. Called once."""
 
 
 class CsvLogger:
@@ -167,7 +158,7 @@ class Loggers:
     """The loggers of a run. After its first error, a warning, a logger receives nothing more."""
 
     def __init__(self) -> None:
-        self.open: dict[str, MetricsLogger] = {}
+        self.open: dict[str, Any] = {}
 
     def start(
         self,
@@ -178,7 +169,7 @@ class Loggers:
         sources: tuple[str, ...],
     ) -> None:
         """Start the loggers that ``config`` names. ``sources``: the files with all records."""
-        wanted: dict[str, Callable[[], MetricsLogger]] = {}
+        wanted: dict[str, Callable[[], Any]] = {}
         mode, uri = config.wandb, config.mlflow
         if config.csv:
             wanted["csv"] = lambda: CsvLogger(run_dir, sources)

@@ -10,26 +10,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TextIO
-
-
-@dataclass(frozen=True, slots=True)
-class ProgressSnapshot:
-    """Counters, rates and latest values of a run."""
-
-    title: str
-    env_steps: int
-    total_steps: int
-    updates: int
-    fps: float  # env steps per second over the last interval
-    eta: float | None  # seconds; None: unknown
-    latest: Mapping[str, float]
-
-    @property
-    def fraction(self) -> float:
-        """Completed fraction of the run, in [0, 1]."""
-        return min(self.env_steps / max(self.total_steps, 1), 1.0)
+from typing import Any, Literal, TextIO
 
 
 def format_duration(seconds: float) -> str:
@@ -44,16 +25,6 @@ Mode = Literal["live", "plain", "off"]
 LIVE_SECONDS = 0.25  # between two frames of the live display
 
 RATE_SECONDS = 5.0  # window of the fps estimate; the first one of learning has no ETA
-
-
-class Display(Protocol):
-    """Output of progress snapshots. An OSError or ValueError turns the display off."""
-
-    def show(self, snapshot: ProgressSnapshot) -> None:
-        """Show one snapshot."""
-
-    def close(self) -> None:
-        """Restore the terminal. Idempotent."""
 
 
 def resolve_mode(setting: Literal["auto", "live", "plain", "off"], stream: TextIO) -> Mode:
@@ -96,7 +67,7 @@ class Progress:
         self._env_steps, self._updates = start_steps, 0
         self._latest: dict[str, float] = {}
         self._status = ""
-        self._display: Display | None = PlainLines(stream) if mode == "plain" else None
+        self._display: Display | None = Display(stream) if mode == "plain" else None
         if mode == "live":
             self._display = NotebookDisplay() if in_notebook() else LiveDisplay(stream)
 
@@ -151,13 +122,14 @@ class Progress:
         now = time.monotonic()
         self._due = now + self._every
         try:
-            self._display.show(self._snapshot(now))
+            self._display.show(self._line(now))
         except (OSError, ValueError):  # the terminal was closed; training continues
             display, self._display = self._display, None
             with contextlib.suppress(OSError, ValueError):
                 display.close()
 
-    def _snapshot(self, now: float) -> ProgressSnapshot:
+    def _line(self, now: float) -> str:
+        """Return counters, env steps per second and latest values as ``name value`` pairs."""
         while len(self._past) > 1 and now - self._past[1][0] >= RATE_SECONDS:
             self._past.popleft()
         then, steps = self._past[0]
@@ -166,33 +138,34 @@ class Progress:
         left = max(self._total - self._env_steps, 0)
         representative = self._updates or self._env_steps >= self._total / 10
         known = representative and fps > 0 and now - self._began >= RATE_SECONDS
-        return ProgressSnapshot(
-            title=f"{self._status}: {self._title}" if self._status else self._title,
-            env_steps=self._env_steps,
-            total_steps=self._total,
-            updates=self._updates,
-            fps=fps,
-            eta=left / fps if known else None,
-            latest=self._latest,
-        )
+        title = f"{self._status}: {self._title}" if self._status else self._title
+        done = min(self._env_steps / max(self._total, 1), 1.0)
+        parts = [f"{title}: {done:4.0%}", f"steps {self._env_steps}/{self._total}"]
+        parts += [f"updates {self._updates}", f"fps {fps:.0f}"]
+        parts += [f"{name} {value:.4g}" for name, value in self._latest.items()]
+        parts += [f"eta {format_duration(left / fps)}"] if known else []
+        return "  ".join(parts)
 
 
-class PlainLines:
-    """One line per snapshot, for files and pipes."""
+class Display:
+    """Shows lines below each other, for files and pipes. Base class of the other displays.
+
+    An OSError or ValueError turns a display off.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
-    def show(self, snapshot: ProgressSnapshot) -> None:
-        """Write and flush one line."""
-        self._stream.write(format_line(snapshot) + "\n")
+    def show(self, line: str) -> None:
+        """Show the present line."""
+        self._stream.write(line + "\n")
         self._stream.flush()
 
     def close(self) -> None:
-        """Do nothing: the stream is not owned."""
+        """Restore the terminal. Idempotent."""
 
 
-class LiveDisplay:
+class LiveDisplay(Display):
     """A display drawn by ``show``, without a thread.
 
     Until it is closed, output of print and logging handlers to the terminal appears above it, line
@@ -213,10 +186,10 @@ class LiveDisplay:
         self._live.start()
         self._handlers = self._redirect_handlers()
 
-    def show(self, snapshot: ProgressSnapshot) -> None:
+    def show(self, line: str) -> None:
         from rich.text import Text
 
-        self._live.update(Text(format_line(snapshot)), refresh=True)
+        self._live.update(Text(line), refresh=True)
 
     def close(self) -> None:
         """Leave the last frame on the screen. Restore the cursor and the streams."""
@@ -242,33 +215,16 @@ class LiveDisplay:
         return handlers
 
 
-class NotebookDisplay:
+class NotebookDisplay(Display):
     """The line as an output of a notebook cell, replaced at every ``show``."""
 
     def __init__(self) -> None:
         self._handle: Any = None
 
-    def show(self, snapshot: ProgressSnapshot) -> None:
-        output = {"text/plain": format_line(snapshot)}
+    def show(self, line: str) -> None:
+        output = {"text/plain": line}
         if self._handle is None:
             display = sys.modules["IPython"].display
             self._handle = display.display(output, raw=True, display_id=True)
         else:
             self._handle.update(output, raw=True)
-
-    def close(self) -> None:
-        """Leave the last line in the cell."""
-
-
-def format_line(snapshot: ProgressSnapshot) -> str:
-    """Return a snapshot as a line of ``name value`` pairs."""
-    parts = [
-        f"{snapshot.title}: {snapshot.fraction:4.0%}",
-        f"steps {snapshot.env_steps}/{snapshot.total_steps}",
-        f"updates {snapshot.updates}",
-        f"fps {snapshot.fps:.0f}",
-        *(f"{name} {value:.4g}" for name, value in snapshot.latest.items()),
-    ]
-    if snapshot.eta is not None:
-        parts.append(f"eta {format_duration(snapshot.eta)}")
-    return "  ".join(parts)

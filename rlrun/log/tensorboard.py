@@ -124,6 +124,10 @@ COLUMNS = {
     ENV_STEPS: "env steps",
     "time/wall_seconds": "wall seconds",
 }
+_METRICS = [
+    api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag), display_name=shown)
+    for tag, shown in COLUMNS.items()
+]
 _DIGITS = 12
 _FIELDS: dict[type, str] = {bool: "bool_value", float: "number_value"}  # else string_value
 _TYPES: dict[type, int] = {bool: api_pb2.DATA_TYPE_BOOL, float: api_pb2.DATA_TYPE_FLOAT64}
@@ -149,11 +153,7 @@ def declare(trial: TrialRow) -> list[Summary.Value]:
             setattr(start.hparams[name], _FIELDS.get(kind, "string_value"), shown)
         differs, type_ = name in trial.differing, _TYPES.get(kind, api_pb2.DATA_TYPE_STRING)
         columns.append(api_pb2.HParamInfo(name=name, type=type_, differs=differs))
-    metrics = [
-        api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag), display_name=shown)
-        for tag, shown in COLUMNS.items()
-    ]
-    experiment = api_pb2.Experiment(hparam_infos=columns, metric_infos=metrics)
+    experiment = api_pb2.Experiment(hparam_infos=columns, metric_infos=_METRICS)
     return [
         _value("_hparams_/experiment", experiment=experiment),
         _value("_hparams_/session_start_info", session_start_info=start),

@@ -404,22 +404,21 @@ class Collector:
 
     def _allocate(self, capacity: int) -> None:
         """Allocate chunk arrays for ``capacity`` rows and copy the rows so far."""
-        e, old = self.num_envs, self.arrays
-        self.capacity = capacity
+        old, flag, self.capacity = self.arrays, np.zeros(self.num_envs, bool), capacity
 
-        flag = np.zeros(e, bool)
-        row = {
-            "obs": self.obs, "first": flag, "action": self.prev_action,
-            "reward": self.prev_reward, "terminated": flag, "truncated": flag, "valid": flag,
-            "extras": {k: self.prev_reward for k in self.config.keep_info} | self.actor.extras,
-            "states": self.state,
+        def rows(x: np.ndarray) -> np.ndarray:
+            return np.zeros((capacity, *x.shape), x.dtype)
+
+        def observed(x: np.ndarray) -> np.ndarray:
+            return np.zeros((capacity + 1, *x.shape), x.dtype)
+
+        extras = dict.fromkeys(self.config.keep_info, self.prev_reward) | self.actor.extras
+        self.arrays = {
+            "obs": tree_map(observed, self.obs), "first": observed(flag),
+            "action": rows(self.prev_action), "reward": rows(self.prev_reward),
+            "terminated": rows(flag), "truncated": rows(flag), "valid": rows(flag),
+            "extras": tree_map(rows, extras), "states": tree_map(rows, self.state),
         }  # fmt: skip
-
-        def rows(name: str) -> Tree:
-            count = capacity + (name in ("obs", "first"))
-            return tree_map(lambda x: np.zeros((count, *x.shape), x.dtype), row[name])
-
-        self.arrays = {name: rows(name) for name in row}
         self.states = tree_leaves(self.arrays["states"])
         if old:
             tree_map(

@@ -6,7 +6,7 @@
 import math
 import time
 from collections.abc import Mapping
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -23,25 +23,13 @@ from rlrun.pipeline.bonus import RND
 from rlrun.schema import LearnerConfig
 from rlrun.types import (
     Counters,
-    Loss,
-    NetworkPolicy,
     Policy,
-    RecurrentPolicy,
-    Sample,
     Update,
     Window,
     returned,
 )
 
 DRAWN = 8  # windows in a figure
-
-
-@runtime_checkable
-class InspectedPolicy(Protocol):
-    """A policy that returns the loss of every row of a batch."""
-
-    def inspect(self, sample: Sample) -> Loss:
-        """Return the loss with ``td`` and ``q`` of every learned row, without learning."""
 
 
 class Inspector:
@@ -56,12 +44,13 @@ class Inspector:
         every: int,
         batch: int,
         *,
-        policy: InspectedPolicy,
+        policy: Any,
         window: Window,
         buffer: Replay | Mixed | Streams,
         bonus: RND | None,
         log: Log,
     ) -> None:
+        """``policy``: one with ``inspect``."""
         self.every, self.batch, self.window = every, batch, window
         self.policy, self.buffer, self.bonus, self.log = policy, buffer, bonus, log
         self.evaluations = 0
@@ -135,7 +124,7 @@ class Means:
             same = set(self.names) == set(metrics)
             saved.require(same, "learner.means.names", "are not those of this policy")
         self.names_loaded = False
-        values = [metrics[name] for name in self.names]
+        values = [*map(metrics.__getitem__, self.names)]
         self.updates += 1
         sums = self.sums  # in host memory after a resume
         if isinstance(values[0], float):  # of a kernel; numpy's sum costs less than torch's
@@ -226,24 +215,20 @@ class Learner:
             updates = int(self.credit // self.rows_per_update)
             self.credit -= updates * self.rows_per_update
         for _ in range(updates):
-            self.update_once()
+            start = time.perf_counter()
+            sample = self.buffer.sample(self.config.batch_size, self.counters.env_steps)
+            sampled = time.perf_counter()
+            sample = sample if self.bonus is None else self.bonus.add_to(sample)
+            update: Update = returned(self.policy.update(sample), Update, "update()")
+            updated = time.perf_counter()
+            self.counters.updates += update.steps
+            self.means.add(update.metrics)
+            if update.priority is not None:
+                self.buffer.prioritize(sample.key, update.priority)
+            self.seconds["sample"] += sampled - start
+            self.seconds["update"] += updated - sampled
+            self.seconds["prioritize"] += time.perf_counter() - updated
         return updates
-
-    def update_once(self) -> None:
-        """Sample, update the policy and write the new priorities to the buffer."""
-        start = time.perf_counter()
-        sample = self.buffer.sample(self.config.batch_size, self.counters.env_steps)
-        sampled = time.perf_counter()
-        sample = sample if self.bonus is None else self.bonus.add_to(sample)
-        update: Update = returned(self.policy.update(sample), Update, "update()")
-        updated = time.perf_counter()
-        self.counters.updates += update.steps
-        self.means.add(update.metrics)
-        if update.priority is not None:
-            self.buffer.prioritize(sample.key, update.priority)
-        self.seconds["sample"] += sampled - start
-        self.seconds["update"] += updated - sampled
-        self.seconds["prioritize"] += time.perf_counter() - updated
 
     def metrics(self) -> dict[str, float]:
         """Return train/ metrics, means since the last call, and the replay ratio."""
@@ -264,13 +249,13 @@ class Learner:
         if not len(self.buffer):
             return {}
         generator = np.random.default_rng(self.counters.env_steps)
-        policy, metrics = self.policy, dict[str, Tensor]()
-        if isinstance(policy, RecurrentPolicy):  # on windows whose whole past is stored
+        policy: Any = self.policy
+        metrics: dict[str, Tensor] = {}
+        if hasattr(policy, "delta_q"):  # on windows whose whole past is stored
             windows, history = self.buffer.histories(DIAGNOSED, generator)
             if windows.valid.shape[1]:
                 metrics |= policy.delta_q(windows.to(policy.device), history.to(policy.device))
-        if isinstance(policy, NetworkPolicy):
-            assert policy.window is not None
+        if hasattr(policy, "network_health"):
             count = max(1, DIAGNOSED_ROWS // policy.window.rows)
             windows = self.buffer.random_windows(count, generator)
             if windows.valid.shape[1]:

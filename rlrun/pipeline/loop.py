@@ -112,4 +112,4 @@ class Pipeline:
         """Close all environments and wait until the last checkpoint is durable."""
         self.parts.source.close()
         self.parts.evaluator.close()
-        self.saving.files.close()
+        self.saving.close()

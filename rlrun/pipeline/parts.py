@@ -246,78 +246,22 @@ class LoopEvaluations:
         self.inexact = reason("inexact_evaluation", state["inexact_evaluation"])
 
 
-class RunFiles:
-    """Writes copies of a run's state to files while the run goes on."""
-
-    def __init__(self, directory: Path, log: Log, *, keep: int, versions: int) -> None:
-        """``keep``: run.keep_checkpoints. ``versions``: of past weights, checkpoint.history."""
-        self.directory, self.log, self.keep, self.versions = directory, log, keep, versions
-        self.saver = Saver(directory)
-        self.history_size: Any = None  # of the past weights when last saved
-
-    def save(
-        self, state: Mapping[str, Any], weights: Mapping[str, Tensor], counters: Counters
-    ) -> None:
-        """Save a checkpoint. Raises: StorageError, of this save or the one before."""
-        copies = {name: copied(x) for name, x in weights.items()}
-        meta = _meta(counters)
-
-        def write_past() -> None:  # repeated by a run that resumes before this checkpoint
-            self.log.sync()
-            if self.versions:
-                from rlrun.run import history  # imports the codec
-
-                past = self.directory / history.DIRECTORY
-                self.history_size = history.save(past, copies, **meta, keep=self.versions)
-
-        def write_newest() -> None:
-            checkpoint.save_weights(self.directory / "last.safetensors", copies, meta)
-
-        self.saver.save(
-            state, env_steps=counters.env_steps, keep=self.keep, committed=self.log.committed(),
-            before=write_past, after=write_newest,
-        )  # fmt: skip
-
-    def save_weights(self, weights: Mapping[str, Tensor], counters: Counters) -> None:
-        """Save the newest weights alone; they are those of an existing checkpoint."""
-        checkpoint.save_weights(self.directory / "last.safetensors", weights, _meta(counters))
-
-    def codec_metrics(self) -> dict[str, float]:
-        """Return codec/ metrics of the past weights, empty while there are none."""
-        past = self.history_size
-        if past is None:
-            return {}
-        return {
-            "codec/history_ratio": past.coded / past.raw,
-            "codec/history_bytes": float(past.coded),
-        }
-
-    def close(self) -> None:
-        """Wait for the last checkpoint. An error is logged, to not hide the run's own."""
-        try:
-            self.saver.wait()
-        except StorageError as e:
-            _logger.warning("%s", e)
-
-
-def _meta(counters: Counters) -> dict[str, int]:
-    return {"env_steps": counters.env_steps, "updates": counters.updates}
-
-
 @dataclass(slots=True)
 class Saving:
     """Saves and loads all that the later steps of a run depend on."""
 
-    every: int  # env steps, run.checkpoint_every
+    config: RunConfig
     parts: Parts
     evaluations: LoopEvaluations
-    files: RunFiles
+    saver: Saver  # writes a copy of the state while the run goes on
+    versions: int  # of past weights that are kept, checkpoint.history
     settings: dict[str, Any]  # of the plan, for resumed runs
     warned: bool = False  # that the run cannot be resumed exactly
+    past_bytes: tuple[int, int] | None = None  # of the past weights: uncompressed, in files
 
     def after_chunk(self, before: int) -> None:
         """Save if a checkpoint became due since env step ``before``."""
-        if self.parts.progress.due(self.every, before):
+        if self.parts.progress.due(self.config.checkpoint_every, before):
             self.save()
 
     def save(self) -> None:
@@ -328,14 +272,58 @@ class Saving:
         with progress.part("checkpoint"):
             state = self.state_dict()
             require_finite(p)  # only finite states are saved
-            self.files.save(state, p.policy.weights(), progress.counters)
+            self._write(state)
             progress.unsaved = False
+
+    def _write(self, state: Mapping[str, Any]) -> None:
+        """Write ``state``, the newest weights and past ones. Raises: StorageError."""
+        p, directory, meta = self.parts, self.saver.directory, self._meta()
+        weights = {name: copied(x) for name, x in p.policy.weights().items()}
+
+        def write_past() -> None:  # repeated by a run that resumes before this checkpoint
+            p.log.sync()
+            if self.versions:
+                from rlrun.run import history  # imports the codec
+
+                past = directory / history.DIRECTORY
+                self.past_bytes = history.save(past, weights, **meta, keep=self.versions)
+
+        def write_newest() -> None:
+            checkpoint.save_weights(directory / "last.safetensors", weights, meta)
+
+        self.saver.save(
+            state, env_steps=meta["env_steps"], keep=self.config.keep_checkpoints,
+            committed=p.log.committed(), before=write_past, after=write_newest,
+        )  # fmt: skip
+
+    def _meta(self) -> dict[str, int]:
+        counters = self.parts.progress.counters
+        return {"env_steps": counters.env_steps, "updates": counters.updates}
+
+    def save_weights(self) -> None:
+        """Save the newest weights alone; they are those of an existing checkpoint."""
+        path = self.saver.directory / "last.safetensors"
+        checkpoint.save_weights(path, self.parts.policy.weights(), self._meta())
+
+    def codec_metrics(self) -> dict[str, float]:
+        """Return codec/ metrics of the past weights, empty while there are none."""
+        if self.past_bytes is None:
+            return {}
+        raw, coded = self.past_bytes
+        return {"codec/history_ratio": coded / raw, "codec/history_bytes": float(coded)}
 
     def finish(self) -> None:
         """Save what is not saved yet and wait until it is durable."""
         if self.parts.progress.unsaved:
             self.save()
-        self.files.saver.wait()
+        self.saver.wait()
+
+    def close(self) -> None:
+        """Wait for the last checkpoint. An error is logged, to not hide the run's own."""
+        try:
+            self.saver.wait()
+        except StorageError as e:
+            _logger.warning("%s", e)
 
     @property
     def inexact(self) -> str | None:
@@ -428,9 +416,9 @@ class Faults:
     def _save(self) -> bool:
         """Save the state before the fault. Return False if it is not finite, or not writable."""
         try:
-            self.saving.files.saver.wait()
+            self.saving.saver.wait()
             self.saving.save()
-            self.saving.files.saver.wait()
+            self.saving.saver.wait()
         except RlrunError:
             return False
         return True
@@ -440,9 +428,9 @@ class Faults:
         progress = self.parts.progress
         if self.config.on_nan != "rollback" or progress.rollbacks >= MAX_ROLLBACKS:
             return False
-        self.saving.files.saver.wait()
+        self.saving.saver.wait()
         try:
-            state, path = checkpoint.load_newest(self.saving.files.directory)
+            state, path = checkpoint.load_newest(self.saving.saver.directory)
         except CheckpointError:  # none was saved yet
             return False
         done = progress.rollbacks + 1
@@ -576,19 +564,11 @@ class LoopReport:
             p.log.write(counters.env_steps, metrics)
             shown = {short: metrics[name] for name, short in self.shown.items() if name in metrics}
             p.log.progress(counters.env_steps, counters.updates, **shown)
-        seconds = {f"time/{name}_seconds": value for name, value in self.elapsed().items()}
-        p.log.write_timings(counters.env_steps, seconds | self._codec_metrics())
-
-    def _codec_metrics(self) -> dict[str, float]:
-        """Return codec/ metrics.
-
-        They are logged with ``time/``, which the digest leaves out: a run has the same digest with
-        and without coding.
-        """
-        buffer = self.parts.buffer
-        stored = buffer.codec_metrics() if buffer is not None else {}
-        sent = self.parts.source.transport_metrics()
-        return sent | stored | self.saving.files.codec_metrics()
+        timings = {f"time/{name}_seconds": value for name, value in self.elapsed().items()}
+        # The digest leaves out codec/ and time/: it is the same with and without coding.
+        timings |= p.source.transport_metrics() | self.saving.codec_metrics()
+        timings |= {} if p.buffer is None else p.buffer.codec_metrics()
+        p.log.write_timings(counters.env_steps, timings)
 
     def elapsed(self) -> dict[str, float]:
         """Return the seconds of each part since this process began.

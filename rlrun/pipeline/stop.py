@@ -185,16 +185,13 @@ class Watchdog:
         assert self.pipe is not None
         before = time.monotonic()
         while not self.done.is_set():
-            if select.select([self.pipe[0]], [], [], POLL_SECONDS)[0]:
-                self._read_signals(self.pipe[0])
+            ready = select.select([self.pipe[0]], [], [], POLL_SECONDS)[0]
+            if ready and any(number in SIGNALS for number in os.read(self.pipe[0], 64)):
+                self.signalled = self.signalled or 1e-9
             now = time.monotonic()
             # Time in which this process was suspended is not waiting time.
             self.look(min(now - before, 2 * POLL_SECONDS))
             before = now
-
-    def _read_signals(self, handle: int) -> None:
-        if any(number in SIGNALS for number in os.read(handle, 64)):
-            self.signalled = self.signalled or 1e-9
 
     def look(self, seconds: float) -> None:
         """Check the pulse, ``seconds`` after the last check."""
@@ -211,8 +208,10 @@ class Watchdog:
             self.waited += seconds
             self._judge(pulse[0])
             return
-        if self.warned is not None and self.last is not None:
-            self._report_end(self.warned, self.last[0], self.waited + seconds)
+        if self.warned is not None and self.last is not None:  # a long wait is over
+            phase, waited = self.last[0], self.waited + seconds
+            self.reported[phase] = max(waited, self.reported.get(phase, 0.0))
+            _logger.log(self.warned, "the next %s came after %.0f s", self._what(phase), waited)
         self.last, self.waited, self.warned = pulse, 0.0, None
         self.compiled = compilations.ended
 
@@ -220,13 +219,14 @@ class Watchdog:
         what = self._what(phase)
         limit = self.config.max_seconds if phase in _ENVIRONMENTS else None
         quiet = max(self.config.warn_seconds, 2 * self.reported.get(phase, 0.0))
-        if self.waited >= TELL_SECONDS and not self.compile_reported and self._compiles():
+        compiles = compilations.begun > self.compiled  # kernels, in this wait
+        if self.waited >= TELL_SECONDS and not self.compile_reported and compiles:
             self.compile_reported = True
             self.tell("compiling kernels, once for each algorithm: some 5 to 30 s")
         if self.waited >= quiet and self.warned is None:
             ends = "" if limit is None else f" (watchdog.max_seconds = {limit:g} ends the run)"
             self.warned = logging.WARNING
-            if self._compiling(phase):
+            if compiles or (phase == "chunk" and self.watched < COMPILING_SECONDS):
                 self.warned = logging.INFO
                 ends += "; the first run after an installation compiles kernels"
             _logger.log(self.warned, "no %s for %.0f s%s", what, self.waited, ends)
@@ -241,19 +241,6 @@ class Watchdog:
                 "return; fix the environment, or raise the limit (null: none)",
             )
 
-    def _compiling(self, phase: str) -> bool:
-        """Return whether kernels were compiled in this wait, or may compile in another process."""
-        elsewhere = phase == "chunk" and self.watched < COMPILING_SECONDS
-        return self._compiles() or elsewhere
-
-    def _compiles(self) -> bool:
-        return compilations.begun > self.compiled
-
     def _what(self, phase: str) -> str:
         what = WAITS_FOR.get(phase, phase)
         return f"{what} (env.id = {self.env_id})" if phase in _ENVIRONMENTS else what
-
-    def _report_end(self, level: int, phase: str, waited: float) -> None:
-        """Log that a wait is over, which was logged when it was long."""
-        self.reported[phase] = max(waited, self.reported.get(phase, 0.0))
-        _logger.log(level, "the next %s came after %.0f s", self._what(phase), waited)

@@ -11,12 +11,19 @@ import numpy as np
 import torch
 
 from rlrun.buffer.hindsight import Hindsight
-from rlrun.buffer.layout import REWARD, ArraySpec, Row, in_memory, on_disk
+from rlrun.buffer.layout import (
+    REWARD,
+    ArraySpec,
+    Row,
+    check_rollout,
+    check_size,
+    in_memory,
+    on_disk,
+)
 from rlrun.buffer.mixed import Mixed, Streams
 from rlrun.buffer.replay import Cutter, Replay
 from rlrun.buffer.rollout import Rollout, Rollouts
 from rlrun.buffer.samplers import Proportional, Rank, Uniform
-from rlrun.buffer.sizing import check_rollout, check_size
 from rlrun.config.backend import KERNELS, Backend
 from rlrun.config.checks import check_video
 from rlrun.env import beside_others, goal_functions, make_env
@@ -26,7 +33,7 @@ from rlrun.log import Log
 from rlrun.pipeline.bonus import RND
 from rlrun.pipeline.collector import ActionCounts, CollectMetrics, Collector, Explore, make_explore
 from rlrun.pipeline.evaluate import Evaluator, FilmingEvaluator, SharedEvaluator
-from rlrun.pipeline.learner import InspectedPolicy, Inspector, Learner, RolloutLearner
+from rlrun.pipeline.learner import Inspector, Learner, RolloutLearner
 from rlrun.pipeline.loop import Pipeline
 from rlrun.pipeline.parts import (
     Faults,
@@ -35,12 +42,12 @@ from rlrun.pipeline.parts import (
     LoopReport,
     Parts,
     Profiler,
-    RunFiles,
     Saving,
 )
 from rlrun.pipeline.source import OfflineSource, SerialSource, Source
 from rlrun.pipeline.state import backends
 from rlrun.policy.compute import Compute, keep_freed_memory
+from rlrun.run.checkpoint import Saver
 from rlrun.run.manifest import CHECKPOINTS
 from rlrun.run.plan import Plan, plan_of_demos
 from rlrun.schema import POLICY_CONFIGS, PrioritizedConfig, PriorityConfig, RankConfig, RNDConfig
@@ -384,11 +391,9 @@ def with_loop(
     ``warned``: as for ``Saving``.
     """
     run, logger = plan.config.run, plan.config.logger
-    files = RunFiles(
-        parts.run_dir / CHECKPOINTS, parts.log, keep=run.keep_checkpoints,
-        versions=plan.config.checkpoint.history if parts.learner is not None else 0,
-    )  # fmt: skip
-    saving = Saving(run.checkpoint_every, parts, evaluations, files, plan.settings(), warned)
+    saver = Saver(parts.run_dir / CHECKPOINTS)
+    versions = plan.config.checkpoint.history if parts.learner is not None else 0
+    saving = Saving(run, parts, evaluations, saver, versions, plan.settings(), warned)
     recorded = logger.profile
     profiler = Profiler(parts.run_dir / "profile", recorded) if recorded is not None else None
     shown = {"collect/return_mean": "return"}
@@ -429,7 +434,7 @@ def _inspector(
 ) -> Inspector | None:
     """Return the inspector of sampled windows, or None if there is nothing to show."""
     c, every = plan.config, plan.config.logger.figures_every
-    if not (c.logger.tensorboard and isinstance(policy, InspectedPolicy)):
+    if not (c.logger.tensorboard and hasattr(policy, "inspect")):
         return None
     if every is None or plan.window is None:
         return None

@@ -13,6 +13,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -274,7 +275,9 @@ class Saver:
         keep: int,
     ) -> None:
         directory = self.directory
-        target = manifest.free_name(directory, env_steps)
+        name = f"step_{env_steps:09d}"  # a step that is saved again gets a number
+        targets = (directory / (f"{name}_{serial}" if serial else name) for serial in count())
+        target = next(target for target in targets if not target.exists())
         temporary = directory / f".tmp_{target.name}"
         written: list[Path] = []
         try:

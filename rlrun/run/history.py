@@ -10,7 +10,6 @@ import logging
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +27,6 @@ KEY_INTERVAL = 32  # versions per key frame: limits the frames a read decodes
 _NAME = re.compile(r"step_(\d{9,})\.rldf")
 
 
-@dataclass(frozen=True, slots=True)
-class HistorySize:
-    """Bytes of a history: its weights uncompressed, and its files."""
-
-    raw: int
-    coded: int
-
-
 def versions(directory: Path) -> dict[int, Path]:
     """Return {env steps: file} of a history directory, oldest first, readable or not."""
     if not directory.is_dir():
@@ -46,8 +37,10 @@ def versions(directory: Path) -> dict[int, Path]:
 
 def save(
     directory: Path, weights: Mapping[str, Tensor], *, env_steps: int, updates: int, keep: int
-) -> HistorySize:
+) -> tuple[int, int]:
     """Add a version. Keep the ``keep`` >= 1 versions before it.
+
+    Returns the bytes of the versions uncompressed, and of their files.
 
     Versions of later env steps are deleted, because the run has resumed before them. Earlier
     versions that cannot be read are deleted with a warning.
@@ -70,7 +63,7 @@ def save(
             _path(directory, steps).unlink()
         files = versions(directory).values()
         raw = sum(tensor.nbytes for tensor in weights.values())
-        return HistorySize(len(files) * raw, sum(path.stat().st_size for path in files))
+        return len(files) * raw, sum(path.stat().st_size for path in files)
 
 
 def load(directory: Path, env_steps: int) -> tuple[dict[str, Tensor], dict[str, int]]:

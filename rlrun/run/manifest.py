@@ -11,7 +11,6 @@ import shutil
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import BufferedReader
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +37,6 @@ def parse_name(path: Path) -> tuple[int, int] | None:
     """Return (env steps, serial) of a checkpoint's name, or None for other names."""
     match = _NAME.fullmatch(path.name)
     return (int(match[1]), int(match[2] or 0)) if match else None
-
-
-def free_name(directory: Path, env_steps: int) -> Path:
-    """Return an unused name, so that a step that is saved again always has a checkpoint."""
-    name = f"step_{env_steps:09d}"
-    targets = (directory / (f"{name}_{serial}" if serial else name) for serial in count())
-    return next(target for target in targets if not target.exists())
 
 
 def list_checkpoints(directory: Path) -> list[Path]:
@@ -215,10 +207,7 @@ def weights_entry(path: Path) -> dict[str, Any]:
     fields = files.unseal(files.read_file(path.with_suffix(".json")))
     size = files.member(path.parent, path.name).stat().st_size
     known = [fields, fields["previous"] or {}]
-    # Earlier versions saved no size.
-    known = [
-        entry for entry in known if entry.get("weights_bytes", min(size, files.MAX_READ)) == size
-    ]
+    known = [entry for entry in known if entry.get("weights_bytes") == size]
     if not known:
         raise ValueError(f"has {size} bytes, not those in its json")
     digest = files.sha256_file(path)

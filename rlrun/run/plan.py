@@ -2,13 +2,11 @@
 
 import os
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
 from rlrun.buffer import saved
-from rlrun.buffer.layout import Layout, Row
-from rlrun.buffer.sizing import demo_config, make_layout, row_of
+from rlrun.buffer.layout import Layout, Row, demo_config, make_layout, row_of
 from rlrun.config.backend import Backend, choose_backend, custom_state
 from rlrun.env import known_spaces
 from rlrun.env.framestack import stack_space
@@ -17,7 +15,6 @@ from rlrun.types import Spec, Window, generator
 
 EnvSpaces = tuple[Any, Any, int]  # observation, action; columns of one environment
 
-_SEED_RANGES = {"collect": 0, "eval": 1, "final": 2}  # disjoint ranges of environment seeds
 _MAX_THREADS = 8
 _MOST_THREADS = 4096  # accepted in a checkpoint
 _SETTINGS = ("horizon", "threads", "target_thread")  # fixed when a run begins, see ``Plan.resumed``
@@ -30,6 +27,14 @@ class EnvSeeds:
     collect: int
     eval: int  # evaluations during training
     final: int  # ``rlrun eval``
+
+    @classmethod
+    def of(cls, seed: int) -> "EnvSeeds":
+        """Return the seeds of a run, each in a range of 2^29 of its own."""
+        collect, evaluate, final = (
+            int(generator(seed, f"env/{name}").integers(2**28)) for name in cls.__slots__
+        )
+        return cls(collect, 2**29 + evaluate, 2**30 + final)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,7 @@ def make_plan(config: Config, spaces: EnvSpaces | None = None) -> Plan:
         row=row,
         window=window,
         layout=None if window is None else make_layout(config, row, window, columns),
-        env_seeds=EnvSeeds(*map(partial(_env_seed, config.seed), _SEED_RANGES)),
+        env_seeds=EnvSeeds.of(config.seed),
         threads=threads,
         target_thread=_target_thread(config, threads, backend),
         backend=backend,
@@ -118,12 +123,6 @@ def plan_of_demos(plan: Plan, lengths: list[int]) -> Plan:
     config = demo_config(plan.config, plan.row, plan.window, lengths)
     layout = make_layout(config, plan.row, plan.window, 1)
     return replace(plan, config=config, columns=1, layout=layout)
-
-
-def _env_seed(seed: int, purpose: str) -> int:
-    """Return an environment seed in the purpose's own range of 2^29."""
-    offset = int(generator(seed, f"env/{purpose}").integers(2**28))
-    return _SEED_RANGES[purpose] * 2**29 + offset
 
 
 def _thread_count(config: Config) -> int:

@@ -6,9 +6,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from rlrun.buffer.layout import make_layout
 from rlrun.buffer.mixed import Streams
 from rlrun.buffer.rollout import Rollouts
-from rlrun.buffer.sizing import make_layout
 from rlrun.config.ray import require_head
 from rlrun.log import Log
 from rlrun.pipeline.collector import ActionCounts, CollectMetrics, Collector

@@ -111,6 +111,11 @@ class RunRecord:
                     file.write(text)
                     file.truncate()
 
+    def close(self, run_dir: Path, status: Any, exit_code: int) -> None:
+        """Write the last record of a process. Raises: StorageError."""
+        self.status, self.exit_code = status, exit_code
+        self.write(run_dir)
+
     @classmethod
     def read(cls, run_dir: Path) -> "RunRecord":
         """Return the record of a run directory.
@@ -182,12 +187,6 @@ class RunningRecord:
             self.due = time.monotonic() + EVERY_SECONDS
 
 
-def close_record(record: RunRecord, run_dir: Path, status: Any, exit_code: int) -> None:
-    """Write the last record of a process. Raises: StorageError."""
-    record.status, record.exit_code = status, exit_code
-    record.write(run_dir)
-
-
 def record_failure(record: RunRecord, run_dir: Path, exit_code: int) -> None:
     """Write the record of a failed run if the disk allows it. The error itself says more."""
     try:
@@ -198,7 +197,7 @@ def record_failure(record: RunRecord, run_dir: Path, exit_code: int) -> None:
         with suppress(OSError):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     with suppress(errors.StorageError):
-        close_record(record, run_dir, "failed", exit_code)
+        record.close(run_dir, "failed", exit_code)
 
 
 def end_at_once(
@@ -208,7 +207,7 @@ def end_at_once(
     counters = pipeline.parts.progress.counters
     record.env_steps, record.updates = counters.env_steps, counters.updates
     with suppress(Exception):
-        close_record(record, run_dir, "interrupted" if exit_code == 143 else "failed", exit_code)
+        record.close(run_dir, "interrupted" if exit_code == 143 else "failed", exit_code)
     with suppress(OSError, ValueError):
         text += manifest.how_to_go_on(run_dir)
         print(f"rlrun: error: {text}", file=sys.stderr, flush=True)
@@ -221,9 +220,3 @@ def raise_in_main_thread(stop: StopRequest, run_dir: Path, exit_code: int, text:
         return
     kind = errors.EnvError if exit_code == errors.EnvError.exit_code else errors.Interrupted
     stop.interrupt(kind(f"{text}{manifest.how_to_go_on(run_dir)}").with_code(exit_code))
-
-
-def interrupted_error(code: int, env_steps: int, run_dir: Path) -> errors.RlrunError:
-    """Return the error of a run that was saved after a signal."""
-    text = f"interrupted at env step {env_steps}{manifest.how_to_go_on(run_dir, 'saved')}"
-    return errors.Interrupted(text).with_code(code)

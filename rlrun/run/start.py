@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from rlrun.buffer.mixed import Mixed, Streams
 from rlrun.buffer.replay import Replay
 from rlrun.config import check_precision
@@ -35,15 +37,13 @@ from rlrun.run.files import (
     require_in_place,
 )
 from rlrun.run.hparams import final_metrics, policy_title, trial_of
-from rlrun.run.manifest import CHECKPOINTS, list_checkpoints
+from rlrun.run.manifest import CHECKPOINTS, how_to_go_on, list_checkpoints
 from rlrun.run.plan import Plan, make_plan
 from rlrun.run.precompile import compile_update
 from rlrun.run.record import (
     RunningRecord,
     RunRecord,
-    close_record,
     end_at_once,
-    interrupted_error,
     raise_in_main_thread,
     record_failure,
     run_digest,
@@ -169,18 +169,15 @@ class _Run:
         self.config, self.run_dir, self.state = plan.config, launch.run_dir, saved.state
         self.unchanged = saved.record is not None  # nothing is written until all parts are loaded
         self.record = RunRecord(self.config.seed, self.config.device, plan.threads, parameters=0)
-        if launch.resumed is not None:
-            self._take_over(saved.record, launch.resumed)
-
-    def _take_over(self, earlier: RunRecord | None, overrides: Sequence[str]) -> None:
-        """Continue the record so far with a resume and its ``overrides``."""
-        record = self.record
+        if launch.resumed is None:
+            return
+        record, earlier = self.record, saved.record  # the record so far goes on
         if earlier is not None:
             record.started, record.command = earlier.started, earlier.command
             record.parent = earlier.parent
         if earlier is not None or (self.run_dir / "metrics.jsonl").exists():
             record.resumes = [*(earlier.resumes if earlier else []), list(sys.argv)]
-        changed = [o.key for o in read_overrides(overrides) if not o.is_below(*_SAME_NUMBERS)]
+        changed = [o.key for o in read_overrides(launch.resumed) if not o.is_below(*_SAME_NUMBERS)]
         record.changed = sorted({*(earlier.changed if earlier else []), *changed})
 
     @contextmanager
@@ -193,7 +190,7 @@ class _Run:
             open_ended = record.status == "running" and not self.launch.own_process
             if open_ended and not self.unchanged:  # the process may live long
                 with suppress(StorageError):
-                    close_record(record, run_dir, "interrupted", Interrupted.exit_code)
+                    record.close(run_dir, "interrupted", Interrupted.exit_code)
             raise
         except (Exception, SystemExit) as e:
             error = e if isinstance(e, RlrunError) else fault_of_users(e)
@@ -244,10 +241,10 @@ class _Run:
         record.files = hashes(run_dir)
         self.log.open()
         if self.state is not None:  # a fork has no weights, a killed run perhaps earlier ones
-            pipeline.saving.files.save_weights(parts.policy.weights(), parts.progress.counters)
+            pipeline.saving.save_weights()
         elif isinstance(parts.buffer, Replay | Mixed | Streams) and config.buffer.load is not None:
             self.log.note(load_rows(self.plan, parts.buffer))
-        record.parameters = sum(w.numel() for w in parts.policy.weights().values())
+        record.parameters = sum(map(Tensor.numel, parts.policy.weights().values()))
         record.backend, record.backend_reason = self.plan.backend[:2]
         self._note_exactness()
         self.running = RunningRecord(record, run_dir, parts.progress, self.log)
@@ -318,14 +315,16 @@ class _Run:
         record.best_eval, record.eval = result.best, result.final
         record.digest = run_digest(run_dir / "metrics.jsonl", pipeline.parts.policy.weights())
         if result.stopped is not None:
-            close_record(record, run_dir, "interrupted", result.stopped)
-            raise interrupted_error(result.stopped, record.env_steps, run_dir)
+            record.close(run_dir, "interrupted", result.stopped)
+            saved = how_to_go_on(run_dir, "saved")
+            text = f"interrupted at env step {record.env_steps}{saved}"
+            raise Interrupted(text).with_code(result.stopped)
         if (profiler := pipeline.report.profiler) is not None:
             _report_profile(profiler, pipeline.report.elapsed(), log)
         solved = pipeline.evaluations.solved
         record.ended_by = "run.stop_return" if solved else "run.total_steps"
         log.hparams(self.launch.raw_yaml, self.trial, final_metrics(record))
-        close_record(record, run_dir, "done", 0)
+        record.close(run_dir, "done", 0)
         line = final_line(
             record.eval, env_steps=record.env_steps, wall_seconds=record.wall_seconds,
             run_dir=run_dir, clock=pipeline.parts.source.clock,

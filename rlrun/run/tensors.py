@@ -173,14 +173,11 @@ class RowFiles:
         small = min(max(total // SHARE, SMALL[0]), SMALL[1])
         if parts and parts[-1].stop < stop and parts[-1].bytes < small:
             parts.pop()
-        return parts if all(_has_size(directory / p.file, p.bytes) for p in parts) else []
-
-
-def _has_size(path: Path, size: int) -> bool:
-    try:
-        return os.lstat(path).st_size == size
-    except OSError:
-        return False
+        try:
+            whole = all(os.lstat(directory / p.file).st_size == p.bytes for p in parts)
+        except OSError:
+            return []
+        return parts if whole else []
 
 
 class Rows(ABC):

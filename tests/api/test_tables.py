@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import rlrun
-from rlrun.api.tables import as_frame
+from rlrun.api.run import as_frame
 from rlrun.errors import NumericError
 from tests.reports.forge import forge_seeds
 

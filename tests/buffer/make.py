@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.buffer.layout import ArraySpec, Row
+from rlrun.buffer.layout import ArraySpec, Row, make_layout
 from rlrun.buffer.replay import Replay
-from rlrun.buffer.sizing import make_layout
 from rlrun.run import build
 from rlrun.run.plan import Plan, make_plan
 from rlrun.types import Sample, Segment, Window, tree_map

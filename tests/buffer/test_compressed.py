@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlrun.buffer import layout, sizing
+from rlrun.buffer import layout
 from rlrun.errors import ResourceError
 from rlrun.run import checkpoint, start
 from rlrun.types import Segment, Window, tree_leaves
@@ -116,10 +116,10 @@ def sized(free: int, **buffer) -> layout.Layout:
     c = config("policy=dqn", *SCREEN, "buffer.compress=true", "buffer.capacity=10000")
     c = changed(c, buffer=changed(c.buffer, **buffer))
     image = gym.spaces.Box(0, 255, (36, 36), np.uint8)
-    row = sizing.row_of(c, image, gym.spaces.Discrete(2))
+    row = layout.row_of(c, image, gym.spaces.Discrete(2))
     window = Window(0, 1, 3)
-    return sizing.check_size(
-        c, sizing.make_layout(c, row, window, c.collector.num_envs), window, free=free
+    return layout.check_size(
+        c, layout.make_layout(c, row, window, c.collector.num_envs), window, free=free
     )
 
 

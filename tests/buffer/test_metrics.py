@@ -104,8 +104,6 @@ def test_loaded_rows_are_as_old_as_the_run(window):
     twin.load_state_dict(state)
     assert twin.metrics(0) == replay.metrics(0)
     assert state["loaded"] == {"steps": 180, "head": loaded}
-    twin.load_state_dict({name: x for name, x in state.items() if name != "loaded"})
-    assert twin.metrics(0)["buffer/sample_age"] > found, "saved before loaded rows were told apart"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from rlrun.buffer import layout as layouts
-from rlrun.buffer import sizing
 from rlrun.buffer.layout import HUGE_PAGE, ArraySpec, Row, free_bytes
 from rlrun.errors import ConfigError, ResourceError, StorageError
 from rlrun.types import Window
@@ -113,11 +112,11 @@ def sized(name, capacity, *, envs=4, **buffer):
 
 
 def bytes_of(c, window):
-    return sizing.make_layout(c, ROW, window, c.collector.num_envs).nbytes
+    return layouts.make_layout(c, ROW, window, c.collector.num_envs).nbytes
 
 
 def check(c, window):
-    return sizing.check_size(c, sizing.make_layout(c, ROW, window, c.collector.num_envs), window)
+    return layouts.check_size(c, layouts.make_layout(c, ROW, window, c.collector.num_envs), window)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -136,7 +135,7 @@ def test_the_default_limit_is_a_share_of_what_is_free(mmap, monkeypatch, tmp_pat
     need = bytes_of(c, WINDOWS[0])
     for free, fits in ((need / 0.79, True), (need / 0.81, False)):
         monkeypatch.setattr(
-            sizing, "free_bytes", lambda where, free=free: asked.append(where) or free
+            layouts, "free_bytes", lambda where, free=free: asked.append(where) or free
         )
         if fits:
             check(c, WINDOWS[0])
@@ -150,11 +149,11 @@ def test_the_default_limit_is_a_share_of_what_is_free(mmap, monkeypatch, tmp_pat
 
 def test_on_a_gpu_observations_and_actions_take_at_most_a_share_of_what_is_free_there():
     c, window = sized("uniform", 5000, device="cuda"), WINDOWS[0]
-    layout = sizing.make_layout(c, ROW, window, c.collector.num_envs)
+    layout = layouts.make_layout(c, ROW, window, c.collector.num_envs)
     need = layout.columns * layout.rows * (16 + 8)
-    sizing.check_size(c, layout, window, free=int(need / 0.79))
+    layouts.check_size(c, layout, window, free=int(need / 0.79))
     with pytest.raises(ResourceError, match="80 % of the free memory of cuda"):
-        sizing.check_size(c, layout, window, free=int(need / 0.81))
+        layouts.check_size(c, layout, window, free=int(need / 0.81))
 
 
 @pytest.mark.parametrize("part", range(3))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rlrun.buffer.sizing import demo_config, make_layout, row_of
+from rlrun.buffer.layout import demo_config, make_layout, row_of
 from rlrun.config import check
 from rlrun.dataset import read_dataset
 from rlrun.env import probe

@@ -85,9 +85,11 @@ def test_older_ones_are_small_deltas(tmp_path):
         history.save(tmp_path, {"w": moved}, env_steps=k, updates=k, keep=9)
     sizes = [path.stat().st_size for path in history.versions(tmp_path).values()]
     assert max(sizes[:-1]) < 0.4 * sizes[-1]
-    size = history.save(tmp_path, {"w": torch.from_numpy(base)}, env_steps=9, updates=9, keep=9)
-    assert size.raw == 7 * base.nbytes
-    assert size.coded == sum(p.stat().st_size for p in history.versions(tmp_path).values())
+    raw, coded = history.save(
+        tmp_path, {"w": torch.from_numpy(base)}, env_steps=9, updates=9, keep=9
+    )
+    assert raw == 7 * base.nbytes
+    assert coded == sum(p.stat().st_size for p in history.versions(tmp_path).values())
 
 
 def test_one_in_so_many_stays_whole(tmp_path, monkeypatch):
