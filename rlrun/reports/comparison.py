@@ -16,7 +16,6 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -161,7 +160,10 @@ def label_permutations(n: int, chosen: int, limit: int, rng: np.random.Generator
     ``limit`` random ones. Including the identity makes p valid (Hemerik & Goeman 2018, theorem 2).
     """
     if math.comb(n, chosen) <= limit:
-        return _all_labels(n, chosen)
+        rows = np.array(list(itertools.combinations(range(n), chosen)))
+        labels = np.zeros((len(rows), n))
+        np.put_along_axis(labels, rows, 1.0, axis=1)
+        return labels
     first = np.zeros((limit, n))
     first[:, :chosen] = 1.0
     labels = rng.permuted(first, axis=1)
@@ -169,38 +171,21 @@ def label_permutations(n: int, chosen: int, limit: int, rng: np.random.Generator
     return labels
 
 
-@lru_cache(maxsize=16)
-def _all_labels(n: int, chosen: int) -> Floats:
-    rows = np.array(list(itertools.combinations(range(n), chosen)))
-    labels = np.zeros((len(rows), n))
-    np.put_along_axis(labels, rows, 1.0, axis=1)
-    return labels
-
-
 def _labels_p(
     x: Floats, y: Floats, scale: float, limit: int, rng: np.random.Generator
 ) -> Callable[[float], float]:
-    """Return p(delta) of the hypothesis that x - delta and y are equal in distribution.
-
-    The sums in Welch's t are quadratic in delta, so each p costs O(permutations).
-    """
+    """Return p(delta) of the hypothesis that x - delta and y are equal in distribution."""
     na, nb = len(x), len(y)
     pooled = np.concatenate([x, y])
     z = (pooled - pooled.mean()) / scale
-    moved = np.concatenate([np.ones(na), np.zeros(nb)])
     labels = label_permutations(na + nb, na, limit, rng)
-    sums, counts = labels @ z, labels @ moved
-    squares, crosses = labels @ z**2, labels @ (z * moved)
-    total = (z.sum(), float(na), (z**2).sum(), (z * moved).sum())
 
     def p_of(delta: float) -> float:
-        s = sums - delta * counts
-        q = squares - 2.0 * delta * crosses + delta**2 * counts
-        s_all = total[0] - delta * total[1]
-        q_all = total[2] - 2.0 * delta * total[3] + delta**2 * total[1]
-        rest = s_all - s
+        moved = z - delta * (np.arange(na + nb) < na)
+        s, q = labels @ moved, labels @ moved**2
+        rest, rest_q = moved.sum() - s, (moved**2).sum() - q
         variance = np.maximum(q - s * s / na, 0.0) / (na * (na - 1))
-        variance += np.maximum(q_all - q - rest * rest / nb, 0.0) / (nb * (nb - 1))
+        variance += np.maximum(rest_q - rest * rest / nb, 0.0) / (nb * (nb - 1))
         gap = np.abs(s / na - rest / nb)
         floor = 1e-12 * (1.0 + delta * delta)  # rounding of the sums
         t = np.where(gap * gap <= floor, 0.0, gap / np.sqrt(np.maximum(variance, floor**2)))

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from itertools import chain, count
+from itertools import chain, count, repeat
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,15 +38,6 @@ Cell = str | int | float | Interval | None
 
 
 @dataclass(frozen=True)
-class Grid:
-    """The displayed form of a table. ``right``: columns of numbers, aligned to the right."""
-
-    columns: list[str]
-    right: list[bool]
-    rows: list[list[str]]
-
-
-@dataclass(frozen=True)
 class MadeRows:
     """Rows that are made on every read, because 10^6 of them would need 200 MB."""
 
@@ -64,19 +55,19 @@ class Table:
     columns: tuple[str, ...]
     rows: list[tuple[Cell, ...]] | MadeRows
 
-    def shown(self) -> Grid:
-        """Return the texts of the cells, without uninformative columns.
+    def shown(self) -> tuple[list[list[str]], list[bool]]:
+        """Return the names of the columns and the texts of the rows, and which columns are numbers.
 
-        These are columns without a value, and the environment if it is the same in all rows.
+        Left out are columns without a value, and the environment if it is the same in all rows.
         """
         rows = [[show_cell(cell) for cell in row] for row in self.rows]
         texts = [{row[i] for row in rows} for i in range(len(self.columns))]
         informative = [texts[i] - {"", "-"} and (name != "environment" or len(texts[i]) > 1)
                        for i, name in enumerate(self.columns)]  # fmt: skip
         kept = [i for i, shown in enumerate(informative) if shown or not any(informative)]
-        right = [any(_is_numeric(row[i]) for row in self.rows) for i in kept]
-        names = [self.columns[i] for i in kept]
-        return Grid(names, right, [[row[i] for i in kept] for row in rows])
+        numeric = [any(isinstance(row[i], int | float | Interval) and not isinstance(row[i], bool)
+                       for row in self.rows) for i in kept]  # fmt: skip
+        return [[row[i] for i in kept] for row in [[*self.columns], *rows]], numeric
 
     def flat(self) -> Iterator[list[Cell]]:
         """Yield the names of the columns, then the rows.
@@ -120,21 +111,16 @@ def show_cell(cell: Cell) -> str:
     return "" if cell is None else printable(cell)
 
 
-def _is_numeric(cell: Cell) -> bool:
-    return isinstance(cell, int | float | Interval) and not isinstance(cell, bool)
-
-
 def terminal_lines(table: Table) -> list[str]:
     """Return the lines of a table with aligned columns."""
-    grid = table.shown()
-    return table_lines([grid.columns, *grid.rows], grid.right)
+    return table_lines(*table.shown())
 
 
 def markdown(table: Table) -> str:
     """Return the table in GitHub's Markdown."""
-    grid = table.shown()
-    head, *rows = (" | ".join(map(markdown_text, cells)) for cells in [grid.columns, *grid.rows])
-    rule = " | ".join("---:" if right else "---" for right in grid.right)
+    texts, numeric = table.shown()
+    head, *rows = (" | ".join(map(markdown_text, cells)) for cells in texts)
+    rule = " | ".join("---:" if right else "---" for right in numeric)
     return "".join(f"| {line} |\n" for line in [head, rule, *rows])
 
 
@@ -227,7 +213,7 @@ _DIGITS = "All digits, and every evaluation: the CSV files"
 
 GENERATOR = '<meta name="generator" content="rlrun report">'
 MARK = '<meta name="rlrun-runs" content="{}">'  # which runs the report is on
-_LONG = 30  # rows from which a table scrolls
+_LONG = 31  # lines from which a table scrolls
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _HEAD = f"""<!doctype html>
 <html lang="en">
@@ -278,13 +264,13 @@ def _section(part: Section) -> str:
 
 
 def _table(table: Table) -> str:
-    grid = table.shown()
-    kind = "table tall" if len(grid.rows) > _LONG else "table"
+    texts, numeric = table.shown()
+    kind = "table tall" if len(texts) > _LONG else "table"
     lines = [f'<div class="{kind}" id="table-{html.escape(table.name)}">\n<table>\n<thead>']
-    for tag, cells in [("th", grid.columns), *(("td", row) for row in grid.rows)]:
+    for tag, cells in zip(chain(["th"], repeat("td")), texts, strict=False):
         row = "".join(
             _tag(tag, text, "number" if right else "long" * (len(text) > 48))
-            for text, right in zip(cells, grid.right, strict=True)
+            for text, right in zip(cells, numeric, strict=True)
         )
         lines += [f"<tr>{row}</tr>"] + ["</thead>\n<tbody>"] * (tag == "th")
     return "\n".join([*lines, "</tbody>\n</table>\n</div>"])
