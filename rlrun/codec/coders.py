@@ -8,8 +8,7 @@ import numpy as np
 
 from rlrun.codec import context, planes, zstd
 from rlrun.codec.frame import FieldSpec
-from rlrun.codec.kernels import bit_length
-from rlrun.codec.planes import Bases
+from rlrun.codec.planes import Bases, bit_length
 from rlrun.codec.words import Array, damaged_frame
 from rlrun.errors import CodecError
 from rlrun.jit import jit

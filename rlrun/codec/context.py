@@ -26,7 +26,7 @@ import numpy as np
 
 from rlrun.codec import planes
 from rlrun.codec.frame import FieldSpec
-from rlrun.codec.kernels import bit_length, sign_extend, zigzag_word
+from rlrun.codec.planes import bit_length, sign_extend, zigzag_word
 from rlrun.codec.words import KIND_BY_CODE, Array, Cursor, Kind, damaged_frame
 from rlrun.jit import jit
 

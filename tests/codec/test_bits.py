@@ -10,7 +10,7 @@ import pytest
 
 import rlrun.codec
 from rlrun import codec
-from rlrun.codec import kernels
+from rlrun.codec import planes
 from rlrun.jit import COMPILED
 from tests.codec import samples
 from tests.codec.everything import frames
@@ -86,4 +86,4 @@ def test_bits_beyond_a_plane_are_not_written() -> None:
     """Of the kernel itself: outside nothing shows such a write."""
     with without_numba(rlrun.codec):
         bitmap, values = np.array([255], np.uint8), np.ones(8, np.uint8)
-        assert kernels.join_nonzero(bitmap, values, np.empty(5, np.uint8)) == -1
+        assert planes.join_nonzero(bitmap, values, np.empty(5, np.uint8)) == -1
