@@ -22,8 +22,7 @@ from rlrun.schema import Config
 from rlrun.schema.override import Override, read_overrides, split_node
 from rlrun.schema.studies import SearchConfig
 from rlrun.sweeps.pool import Pool
-from rlrun.sweeps.search import Search, SearchResult
-from rlrun.sweeps.study import NAME, Rung, Study, import_optuna, make_rungs
+from rlrun.sweeps.search import NAME, Rung, Search, SearchResult, Study, import_optuna, make_rungs
 from rlrun.trust import resume_line
 
 MARKER = "search.json"  # file of a search directory, written first

@@ -16,8 +16,7 @@ from rlrun.reports.findings import Findings
 from rlrun.reports.intervals import mean_interval, success_interval
 from rlrun.reports.runs import read_run, read_runs
 from rlrun.reports.sections import build_document
-from rlrun.sweeps.search import SearchResult
-from rlrun.sweeps.study import Trial
+from rlrun.sweeps.search import SearchResult, Trial
 from tests.in_process import assert_one_error
 from tests.reports.forge import HOSTILE, forge, forge_seeds, forge_sweep, hostile_runs
 

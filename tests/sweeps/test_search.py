@@ -11,8 +11,8 @@ from rlrun.config.space import Dimension, split_space
 from rlrun.errors import Interrupted, StorageError
 from rlrun.reports.runs import read_run
 from rlrun.schema.studies import SearchConfig
-from rlrun.sweeps.search import Search
-from rlrun.sweeps.study import (
+from rlrun.sweeps.search import (
+    Search,
     Study,
     Trial,
     best,
