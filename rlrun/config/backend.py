@@ -15,10 +15,10 @@ KERNELS = {  # policy -> the kernel of exactly its class
     "sac": "rlrun.kernels.sac_td3:SACKernel",
     "td3": "rlrun.kernels.sac_td3:TD3Kernel",
     "ddpg": "rlrun.kernels.sac_td3:TD3Kernel",
-    "ppo": "rlrun.kernels.minibatches:PPOKernel",
-    "a2c": "rlrun.kernels.minibatches:OnePassKernel",
-    "impala": "rlrun.kernels.minibatches:OnePassKernel",
-    "pqn": "rlrun.kernels.minibatches:PQNKernel",
+    "ppo": "rlrun.kernels.on_policy:PPOKernel",
+    "a2c": "rlrun.kernels.on_policy:OnePassKernel",
+    "impala": "rlrun.kernels.on_policy:OnePassKernel",
+    "pqn": "rlrun.kernels.on_policy:PQNKernel",
 }
 GATED = "lstm", "gru"  # memories with compiled loops
 _MOST_UNITS = 128  # of one; measured: 0.5 of torch's time at 32 units, 0.8 to 0.9 at 128

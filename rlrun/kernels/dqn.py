@@ -13,6 +13,7 @@ from rlrun.kernels.layers import (
     HALF,
     ZERO,
     F,
+    PackedNet,
     action_values,
     action_values_backward,
     backward,
@@ -29,7 +30,6 @@ from rlrun.kernels.nstep import (
     unrescale,
     window_of,
 )
-from rlrun.kernels.packed import PackedNet
 from rlrun.nets.torso import MLP
 from rlrun.policy.base import Gradients
 from rlrun.policy.dqn import DQN
