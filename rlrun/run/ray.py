@@ -16,13 +16,16 @@ from rlrun.pipeline.loop import Pipeline
 from rlrun.pipeline.overlapped import RowCheck
 from rlrun.pipeline.parts import LoopProgress, Parts
 from rlrun.pipeline.ray import driver
-from rlrun.pipeline.ray.actor import AsyncWorker, Member, Role, Roles
 from rlrun.pipeline.ray.cluster import Cluster, link_speed
 from rlrun.pipeline.ray.roles import (
+    AsyncWorker,
     CollectorRole,
     CollectorThreads,
     EvaluatorRole,
+    Member,
     PredictorRole,
+    Role,
+    Roles,
 )
 from rlrun.pipeline.transport import decided, make_collector_side, make_learner_side
 from rlrun.run import build

@@ -17,7 +17,7 @@ from rlrun.pipeline.collector import ChunkInterrupted, CollectMetrics
 from rlrun.pipeline.evaluate import Evaluation
 from rlrun.pipeline.overlapped import CollectedChunk, MissingBase, RowCheck
 from rlrun.pipeline.parts import LoopEvaluations, require_finite
-from rlrun.pipeline.ray.actor import POLL_SECONDS, STOP_SECONDS, Lost, Member, Role, Roles
+from rlrun.pipeline.ray.roles import POLL_SECONDS, STOP_SECONDS, Lost, Member, Role, Roles
 from rlrun.pipeline.stop import StopRequest
 from rlrun.pipeline.transport import LearnerSide, chunk_bytes, message_bytes
 from rlrun.types import Chunk, Policy

@@ -8,10 +8,9 @@ import pytest
 
 from rlrun.env.rows import NativeVector
 from rlrun.errors import CheckpointError, ResourceError
-from rlrun.pipeline.ray import actor
-from rlrun.pipeline.ray.actor import Lost, Role
+from rlrun.pipeline.ray import roles
 from rlrun.pipeline.ray.driver import RaySource
-from rlrun.pipeline.ray.roles import CollectorThreads
+from rlrun.pipeline.ray.roles import CollectorThreads, Lost, Role
 from rlrun.run import ray as build
 from rlrun.run.build import make_collector
 from rlrun.run.plan import make_plan
@@ -156,10 +155,10 @@ def test_a_role_that_does_not_come_back_ends_the_run(monkeypatch):
     role.name, role.lost_since = "collector 0", None
     role.require(1000.0)
     role.lost_since = 1.0  # since the machine was started
-    monkeypatch.setattr(actor, "GIVE_UP_SECONDS", 1e9)
+    monkeypatch.setattr(roles, "GIVE_UP_SECONDS", 1e9)
     role.require(1.0)
     with pytest.raises(ResourceError, match="collector 0 was lost and has not come back for 3 s"):
         role.require(4.0)
-    monkeypatch.setattr(actor, "GIVE_UP_SECONDS", 0.0)
+    monkeypatch.setattr(roles, "GIVE_UP_SECONDS", 0.0)
     with pytest.raises(ResourceError, match="has not come back for 0 s"):
         role.require(0.0)
