@@ -226,12 +226,6 @@ _HEAD = f"""<!doctype html>
 """
 
 
-def unfinished(mark: str) -> str:
-    """Return the page that is there until the report is written."""
-    text = "This report is being written. If it was interrupted, run the command again."
-    return f"{_HEAD.format(mark)}<title>Report</title>\n<p>{text}</p>\n"
-
-
 def document_html(document: Document, mark: str) -> str:
     """Return the page. ``mark``: identifies its runs, see `mark_of`."""
     style = Path(__file__).with_name("page.css").read_text("utf-8")
@@ -363,7 +357,9 @@ def write_report(document: Document, out: Path, mark: str) -> None:
     with storage_errors(f"--out = {out}:", "a writable directory is needed; choose another"):
         out.mkdir(parents=True, exist_ok=True)
         if not (out / PAGE).exists():
-            replace_file(out / PAGE, unfinished(mark).encode())
+            text = "This report is being written. If it was interrupted, run the command again."
+            page = f"{_HEAD.format(mark)}<title>Report</title>\n<p>{text}</p>\n"
+            replace_file(out / PAGE, page.encode())
         for name, content in files.items():
             content = csv_text(content).encode() if isinstance(content, Table) else content
             replace_file(out / name, content)

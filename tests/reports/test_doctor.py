@@ -12,7 +12,9 @@ import pytest
 import yaml
 
 from rlrun.cli.key_table import Table
-from rlrun.reports.doctor.diagnosis import diagnose, report_lines
+from rlrun.reports.doctor import diagnosis
+from rlrun.reports.doctor.diagnosis import report_lines
+from rlrun.reports.doctor.evidence import Evidence
 from rlrun.reports.runs import read_run
 from rlrun.run.files import lock_run_dir, read_record, seal
 from tests.compose import config
@@ -20,6 +22,10 @@ from tests.reports.forge import forge, forge_sweep
 from tests.reports.sick_runs import CASES, HEALTHY, Case, flat, noise, returns, sick
 
 RUNS = ("dqn", "ppo", "r2d2", "tmaze", "sac")
+
+
+def diagnose(run):
+    return diagnosis.diagnose(Evidence(run))
 
 
 def rules_checked(run):

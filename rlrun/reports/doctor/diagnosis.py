@@ -309,15 +309,11 @@ _FEW = 3  # fewest records for a statement on learning
 _EVENTS = {"collect/restarts", "eval/restarted_episodes", "eval/cut_episodes"}  # rarely recorded
 
 
-def diagnose(run: RunData) -> dict[str, Finding]:
+def diagnose(evidence: Evidence) -> dict[str, Finding]:
     """Return the findings by the name of their symptom, the most severe first.
 
     A finding that another one explains is left out.
     """
-    return _diagnose(Evidence(run))
-
-
-def _diagnose(evidence: Evidence) -> dict[str, Finding]:
     with np.errstate(all="ignore"):  # numbers of untrusted files may have any size
         every = {row.name: row.finding(evidence) for row in SYMPTOMS}
     findings = {name: finding for name, finding in every.items() if finding is not None}
@@ -329,7 +325,7 @@ def _diagnose(evidence: Evidence) -> dict[str, Finding]:
 def report_lines(run: RunData) -> Iterator[str]:
     """Yield the lines that ``rlrun doctor`` prints on a run."""
     evidence = Evidence(run)
-    findings = _diagnose(evidence)
+    findings = diagnose(evidence)
     records = max((len(x) for x, _ in evidence.records.columns.values()), default=0)
     what = f"{records} record{'' if records == 1 else 's'} up to {evidence.env_steps:.0f} env steps"
     if not findings and records < _FEW and evidence.learns and evidence.unsolved:
