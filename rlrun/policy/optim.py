@@ -156,12 +156,15 @@ class Adam:
         assert len(rates) >= len(self.groups), "a learning rate per group"
         torch._foreach_add_(self.counted, 1)
         for group, lr in zip(self.groups, rates, strict=False):
-            group_grads = [grads[i] for i in group.numbers]
-            torch._fused_adam_(
-                group.parameters, group_grads, group.mean, group.square, [],
-                group.steps, lr=lr, beta1=self.beta1, beta2=BETAS[1], weight_decay=0.0,
-                eps=self.eps, amsgrad=False, maximize=False, grad_scale=None, found_inf=None,
-            )  # fmt: skip
+            self._move(group, [grads[i] for i in group.numbers], lr)
+
+    def _move(self, group: ParameterGroup, grads: list[Tensor], lr: Rate) -> None:
+        """Step the parameters of a group, whose steps are counted already."""
+        torch._fused_adam_(
+            group.parameters, grads, group.mean, group.square, [], group.steps, lr=lr,
+            beta1=self.beta1, beta2=BETAS[1], weight_decay=0.0, eps=self.eps, amsgrad=False,
+            maximize=False, grad_scale=None, found_inf=None,
+        )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:
         """Return the same tensors for parameters that are flat or not. All ``steps`` are equal."""
@@ -212,18 +215,12 @@ class RAdam(Adam):
     Source: Liu et al. 2020, "On the Variance of the Adaptive Learning Rate and Beyond", alg. 2.
     """
 
-    def _apply(self, grads: list[Tensor], rates: Sequence[Rate]) -> None:
-        assert len(rates) >= len(self.groups), "a learning rate per group"
-        torch._foreach_add_(self.counted, 1)
-        for group, lr in zip(self.groups, rates, strict=False):
-            self._move(group, [grads[i] for i in group.numbers], float(lr))
-
-    def _move(self, group: ParameterGroup, grads: list[Tensor], lr: float) -> None:
+    def _move(self, group: ParameterGroup, grads: list[Tensor], lr: Rate) -> None:
         t, (beta1, beta2) = float(group.steps[0]), BETAS
         torch._foreach_lerp_(group.mean, grads, 1 - beta1)
         torch._foreach_mul_(group.square, beta2)
         torch._foreach_addcmul_(group.square, grads, grads, 1 - beta2)
-        size, debias = lr / (1 - beta1**t), 1 - beta2**t
+        size, debias = float(lr) / (1 - beta1**t), 1 - beta2**t
         rho_inf = 2 / (1 - beta2) - 1
         rho = rho_inf - 2 * t * beta2**t / debias
         if rho <= 5:
