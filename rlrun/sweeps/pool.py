@@ -187,7 +187,7 @@ class Pool:
         self._kill(self.running.values())
         if not self.own_process:
             raise KeyboardInterrupt
-        os._exit(130 if number == signal.SIGINT else 128 + number)
+        os._exit(128 + number)
 
     def _start_server(self) -> None:
         variables = os.environ if self._env is None else self._env

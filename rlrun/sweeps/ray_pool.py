@@ -386,7 +386,7 @@ class RayPool(Pool):
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
         if self._signal is not None and self.own_process:
-            os._exit(130 if number == signal.SIGINT else 128 + number)
+            os._exit(128 + number)
         self._signal = number  # a signal handler must not call Ray
 
     def _check(self) -> None:
@@ -422,7 +422,7 @@ class RayPool(Pool):
         if not self.own_process:
             raise KeyboardInterrupt
         self._disconnect()
-        os._exit(130 if self._signal == signal.SIGINT else 128 + self._signal)
+        os._exit(128 + self._signal)
 
     def _signal_processes(self, number: int) -> None:
         """Send a signal to the jobs on this machine, without Ray."""

@@ -38,7 +38,7 @@ _ENVIRONMENT = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_worker_niceness": "0",  # roles are not background work
 }
-_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # Ray then uses 127.0.0.1, on any system
+_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # 0: Ray uses 127.0.0.1, on any system
 
 
 class Cluster:
@@ -67,12 +67,12 @@ class Cluster:
         self.files: Path | None = None  # private directory with the files of a Ray started here
         self._done = threading.Event()
         self._reaper: subprocess.Popen[bytes] | None = None
-        before = {name: os.environ.get(name) for name in _LOOPBACK}
+        before = os.environ.get(_LOOPBACK)
         if self.local and "ray" in sys.modules and os.environ.get("RAY_AUTH_MODE") != "token":
             _require_running()
         if self.local:
-            os.environ.update(_LOOPBACK)
-            os.environ.update({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)})
+            os.environ |= {_LOOPBACK: "0", "RAY_AUTH_MODE": "token"}
+            os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
         import ray
 
         self.shared = ray.is_initialized()  # in a user's process, or a test's
@@ -82,9 +82,9 @@ class Cluster:
             if not self.shared:
                 self._connect(address, cpus, gpus, custom)
         finally:
-            if self.local:  # Ray's processes have inherited them
-                for name in _LOOPBACK:
-                    _restore(name, before[name])
+            if self.local:  # Ray's processes have inherited it
+                os.environ.pop(_LOOPBACK)
+                os.environ |= {} if before is None else {_LOOPBACK: before}
         self.gcs = str(ray.get_runtime_context().gcs_address)
         self.raylet, self.head = self._daemon("raylet"), self._daemon("gcs_server")
         if not self.local or self.shared:
@@ -313,11 +313,6 @@ def _silence() -> None:
     with contextlib.suppress(AttributeError):  # a private part of Ray, which may change
         worker.threads_stopped.set()
         worker.gcs_error_subscriber.close()
-
-
-def _restore(name: str, value: str | None) -> None:
-    os.environ.pop(name, None)
-    os.environ.update({} if value is None else {name: value})
 
 
 def _runs(process: psutil.Process) -> bool:
