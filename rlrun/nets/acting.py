@@ -41,6 +41,11 @@ def discrete_sizes(space: gym.Space[Any]) -> tuple[int, ...]:
     return ()
 
 
+def action_size(space: gym.Space[Any]) -> int:
+    """Return the number of an action's logits, or of the numbers of a Box."""
+    return sum(discrete_sizes(space)) or math.prod(space.shape or ())
+
+
 class ActingNet(nn.Module, ABC):
     """A network of torsos, memories and a head, which an actor evaluates row by row.
 
@@ -68,7 +73,7 @@ class ActingNet(nn.Module, ABC):
     @property
     def previous_size(self) -> int:
         """The number of inputs of a memory that bypass its torso."""
-        return (sum(self.sizes) or math.prod(self.space.shape or ())) + 1 if self.prev_inputs else 0
+        return action_size(self.space) + 1 if self.prev_inputs else 0
 
     def normalise(self, obs: Tree) -> Tree:
         """Return observations in the form that the torsos read."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rlrun.functional.masks import has_mask, unmasked
 from rlrun.functional.policy import LogProbEntropy, categorical, gaussian, mask_logits
-from rlrun.nets.acting import ActingNet, ActionBounds, TorsoMemory, Trunk
+from rlrun.nets.acting import ActingNet, ActionBounds, TorsoMemory, Trunk, action_size
 from rlrun.nets.memory import Memory, reset_state
 from rlrun.nets.memory.gated import GRU, LSTM, NoMemory
 from rlrun.nets.memory.linear import EpisodeMemory
@@ -97,11 +97,9 @@ class ActorCritic(ActingNet):
         super().__init__(spec.action)
         if isinstance(spec.action, gym.spaces.Box):
             self.bounds = ActionBounds(spec.action, rescale=policy.rescale_actions)
-        self.action_dims = 0 if self.bounds is None else self.bounds.size
         self.prev_inputs, self.masked = policy.prev_inputs, has_mask(spec.obs)
         standardised = is_vector(spec.obs) if policy.normalize_obs is None else policy.normalize_obs
         self.moments = RunningMoments(spec.obs.shape or ()) if standardised else None
-        outputs = sum(self.sizes) + self.action_dims
         if self.moments is not None:  # normalised inputs have no bounds
             spec = Spec(gym.spaces.Box(-np.inf, np.inf, spec.obs.shape, np.float32), spec.action)
 
@@ -112,9 +110,10 @@ class ActorCritic(ActingNet):
         self.value_trunk = trunk() if policy.separate_value else None
         self.recurrent = not isinstance(self.trunk.memory, NoMemory)
         sizes = [self.trunk.size, *policy.head_hidden]
+        outputs = action_size(spec.action)
         self.policy = mlp([*sizes, outputs], torso.activation, last=False)
         self.value = mlp([*sizes, 1], torso.activation, last=False)
-        log_std = torch.full((self.action_dims,), policy.log_std_init)
+        log_std = torch.full((outputs,), policy.log_std_init)
         self.log_std = None if self.sizes else nn.Parameter(log_std)
         if policy.orthogonal_init:
             self._init_orthogonal()

@@ -1,7 +1,6 @@
 """The policy network of behaviour cloning and IQL."""
 
 import gymnasium as gym
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -9,7 +8,7 @@ from rlrun.functional.masks import has_mask, unmasked
 from rlrun.functional.offline import categorical_log_prob, normal_log_prob
 from rlrun.functional.policy import mask_logits
 from rlrun.functional.value import take_action
-from rlrun.nets.acting import ActingNet, ActionBounds, TorsoMemory
+from rlrun.nets.acting import ActingNet, ActionBounds, TorsoMemory, action_size
 from rlrun.nets.memory import make_memory
 from rlrun.nets.noise import MEAN_WEIGHTS, ForwardNoise
 from rlrun.nets.torso import make_torso, mlp
@@ -33,7 +32,7 @@ class PolicyNet(ActingNet):
         self.masked = has_mask(spec.obs)
         self.torso = make_torso(torso, unmasked(spec.obs))
         self.memory = make_memory(memory, self.torso.size)
-        size = output_size(spec.action)
+        size = action_size(spec.action)
         self.head = mlp([self.memory.size, *head, size], torso.activation, last=False)
         self.log_std: nn.Parameter | None = None
         if isinstance(spec.action, gym.spaces.Box):
@@ -88,21 +87,13 @@ class PolicyNet(ActingNet):
         return self.bounds.to_unit(action)
 
 
-def output_size(space: gym.Space[object]) -> int:
-    """Return the number of logits of a Discrete space, of dimensions of a Box."""
-    if isinstance(space, gym.spaces.Discrete):
-        return int(space.n)
-    assert isinstance(space, gym.spaces.Box), "checked in rlrun.config"
-    return int(np.prod(space.shape))
-
-
 class Critic(nn.Module):
     """Q(s, a): one output per action of a Discrete space; one output of (s, a) for a Box."""
 
     def __init__(self, torso: TorsoConfig, head: tuple[int, ...], spec: Spec) -> None:
         super().__init__()
         self.torso = make_torso(torso, unmasked(spec.obs))
-        size, self.discrete = output_size(spec.action), isinstance(spec.action, gym.spaces.Discrete)
+        size, self.discrete = action_size(spec.action), isinstance(spec.action, gym.spaces.Discrete)
         sizes = [self.torso.size + (0 if self.discrete else size), *head]
         self.head = mlp([*sizes, size if self.discrete else 1], torso.activation, last=False)
 
