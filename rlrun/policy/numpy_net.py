@@ -110,7 +110,7 @@ class ForwardMLP:
         self.sources: list[nn.Linear | NoisyLinear] = []
         self.folded: dict[int, BatchRenorm] = {}  # layer -> the normalisation of its inputs
         self.norm_sources: list[nn.LayerNorm | None] = []
-        self.activations: list[Callable[[np.ndarray], None] | None] = []
+        self.activations: list[Callable[[np.ndarray], object] | None] = []
         for module in modules:
             if isinstance(module, (nn.Linear, NoisyLinear)):
                 self.sources.append(module)
@@ -162,22 +162,10 @@ def copy_parameter(parameter: Tensor) -> np.ndarray:
     return parameter.detach().numpy().copy()
 
 
-def _relu(x: np.ndarray) -> None:
-    np.maximum(x, np.float32(0), out=x)
-
-
-def _tanh(x: np.ndarray) -> None:
-    np.tanh(x, out=x)
-
-
-def _elu(x: np.ndarray) -> None:
-    np.expm1(x, out=x, where=x <= 0)
-
-
-FORWARD: dict[type[nn.Module], Callable[[np.ndarray], None]] = {  # in place
-    nn.ReLU: _relu,
-    nn.Tanh: _tanh,
-    nn.ELU: _elu,
+FORWARD: dict[type[nn.Module], Callable[[np.ndarray], object]] = {  # in place
+    nn.ReLU: lambda x: np.maximum(x, np.float32(0), out=x),
+    nn.Tanh: lambda x: np.tanh(x, out=x),
+    nn.ELU: lambda x: np.expm1(x, out=x, where=x <= 0),
 }
 
 
