@@ -430,15 +430,19 @@ def decode_residuals(
 def narrow_with_bases(kind: Kind, words: Array, bases: Bases) -> tuple[int, Array, Bases]:
     """Return (code of the narrower kind that represents all exactly, or 0; words; bases)."""
     narrower = narrow(words, kind, narrower_kinds(kind))
-    if narrower is None:
+    narrow_bases = None if narrower is None else narrowed(bases, kind, narrower[0])
+    if narrower is None or narrow_bases is None:
         return 0, words, bases
-    others: list[Array | None] = []
-    for base in bases:
-        narrowed = None if base is None else narrow(base, kind, [narrower[0]])
-        if base is not None and narrowed is None:
-            return 0, words, bases
-        others.append(None if narrowed is None else narrowed[1])
-    return narrower[0].code, narrower[1], (others[0], others[1])
+    return narrower[0].code, narrower[1], narrow_bases
+
+
+def narrowed(bases: Bases, kind: Kind, target: Kind) -> Bases | None:
+    """Return the bases in the kind ``target``, or None if it does not represent one exactly."""
+    pairs = [None if base is None else narrow(base, kind, [target]) for base in bases]
+    if any(pair is None and base is not None for pair, base in zip(pairs, bases, strict=True)):
+        return None
+    first, second = (None if pair is None else pair[1] for pair in pairs)
+    return first, second
 
 
 def read_kind(cursor: Cursor, kind: Kind, bases: Bases) -> tuple[Kind, Bases]:
@@ -450,13 +454,9 @@ def read_kind(cursor: Cursor, kind: Kind, bases: Bases) -> tuple[Kind, Bases]:
     if target not in narrower_kinds(kind):
         raise damaged_frame(f"{kind.name} cannot be narrowed to kind {code}")
     assert target is not None
-    narrowed: list[Array | None] = []
-    for base in bases:
-        narrower = None if base is None else narrow(base, kind, [target])
-        if base is not None and narrower is None:
-            raise damaged_frame(f"its base does not fit into {target.name}")
-        narrowed.append(None if narrower is None else narrower[1])
-    return target, (narrowed[0], narrowed[1])
+    if (narrow_bases := narrowed(bases, kind, target)) is None:
+        raise damaged_frame(f"its base does not fit into {target.name}")
+    return target, narrow_bases
 
 
 def as_kind(words: Array, narrow_kind: Kind, kind: Kind) -> Array:
