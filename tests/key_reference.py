@@ -22,6 +22,7 @@ from rlrun.schema import (
     ScheduleConfig,
     Seconds,
 )
+from rlrun.schema.ranges import MEMORIES
 from rlrun.schema.spelling import RENAMED
 from rlrun.schema.studies import COMMAND_CONFIGS
 
@@ -95,8 +96,11 @@ def _facts(name: str) -> dict[str, Any]:
     metadata = next((m for _, _, m in declared), {})
     reader, other = metadata.get("read_when"), metadata.get("default_of")
     conditions = [c.key for every in reader.any_of for c in every] if reader else []
+    allowed = _allowed_by_option(name.partition(".")[0], declared)
+    if name == "memory.name":
+        allowed = " | ".join((*MEMORIES, "none", "mypkg.mod:Class"))
     facts = {
-        "allowed": _allowed_by_option(name.partition(".")[0], declared),
+        "allowed": allowed,
         "read_when": str(reader or ""),
         "default_of": other,
         "conditions": [*conditions, *([other] if other else [])],
@@ -147,8 +151,6 @@ def _allowed(kind: Any, metadata: Mapping[str, Any]) -> str:
         inner = [k for k in get_args(kind) if k is not types.NoneType]
         null = " or null" if len(inner) < len(get_args(kind)) else ""
         return " or ".join(_allowed(k, metadata) for k in inner) + null
-    if "or_class" in metadata:
-        return " | ".join((*metadata["or_class"], "mypkg.mod:Class"))
     within = metadata.get("range")
     return f"{_type_text(kind)} {within}" if within is not None else _type_text(kind)
 

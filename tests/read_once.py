@@ -20,9 +20,9 @@ from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig
 
-from rlrun.config.compose import search_path
+from rlrun.config.compose import shipped_conf
 
-_SHIPPED = (search_path(), "pkg://hydra.conf")  # nothing writes to these
+_SHIPPED = (f"file://{shipped_conf()}", "pkg://hydra.conf")  # nothing writes to these
 _OWN = {*_SHIPPED, "structured://"}
 _load = ConfigRepository.load_config
 _create_defaults_list = config_loader_impl.create_defaults_list

@@ -57,7 +57,7 @@ def refuse_typographic(argv: Sequence[str]) -> None:
 
 def refuse_flags(argv: Sequence[str], parser: argparse.ArgumentParser) -> None:
     """Raise ConfigError for an unknown flag, with the option that it stands for."""
-    from rlrun.schema.spelling import SYNONYMS, nearest  # completion does without the schema
+    from rlrun.schema.spelling import nearest, synonyms  # completion does without the schema
 
     known = parser._option_string_actions
     for i, word in enumerate(argv):
@@ -70,8 +70,8 @@ def refuse_flags(argv: Sequence[str], parser: argparse.ArgumentParser) -> None:
             value = argv[i + 1] if "=" not in argv[i + 1] else ""
         key = _SHORT.get(flag) or next(iter(nearest(name, _PLAIN)), name)
         fix = _FLAGS.get(name) or f"write {key}={shlex.quote(value) if value else 'VALUE'}"
-        if synonyms := SYNONYMS.get(name):
-            fix += f" (here: {synonyms.split()[0]}, see rlrun help {synonyms.split()[0]})"
+        if words := synonyms(name):
+            fix += f" (here: {words[0]}, see rlrun help {words[0]})"
         wrong = "is not a flag of rlrun: options have no dashes"
         raise ConfigError(f"{flag}: {wrong}; KEY=VALUE is allowed, flags are in --help; {fix}")
 

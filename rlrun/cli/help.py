@@ -210,9 +210,9 @@ class Reference:
         return ConfigError(f"rlrun help {word}: nothing has that name; {allowed}; {fix}")
 
     def _synonyms(self, last: str) -> list[str]:
-        from rlrun.schema.spelling import SYNONYMS
+        from rlrun.schema.spelling import synonyms
 
-        return [n for word in SYNONYMS.get(last.lower(), "").split() for n in self.named(word)]
+        return [n for word in synonyms(last) for n in self.named(word)]
 
     def meant(self, word: str) -> str:
         """Return the likeliest full name for a word that may be one of another library."""

@@ -20,6 +20,10 @@ from rlrun.errors import ConfigError, end_if_importing_main, require_working_dir
 if TYPE_CHECKING:
     import argparse
 
+    from omegaconf import DictConfig
+
+    from rlrun.cli.run import Line
+
 _HELP = ("-h", "--help", "-hh")
 _QUIET = ("-q", "--quiet")
 _BESIDE_HELP = (*_HELP, *_QUIET, "-m", "--multirun")
@@ -81,13 +85,16 @@ def _command(argv: list[str]) -> Callable[[], int]:
 
         if (text := answer(argv)) is not None:
             return partial(_print, text, end="")
-    if not all(word.isascii() for word in argv):
+    if not "".join(argv).isascii():
         from rlrun.cli.guesses import refuse_typographic
 
         refuse_typographic(argv)
     is_word = argv and "=" not in argv[0] and argv[0][:1] not in ("-", "~", "")
-    if not is_word and not {*_HELP, "--version"} & {*argv}:
-        return _train(argv)
+    return _subcommand(argv) if is_word or {*_HELP, "--version"} & {*argv} else _train(argv)
+
+
+def _subcommand(argv: list[str]) -> Callable[[], int]:
+    """Return a function for a subcommand, --help or --version. Raises: RlrunError."""
     from rlrun.cli.commands import run_command, split_command
 
     name, rest = split_command(argv)
@@ -113,26 +120,35 @@ def _print(text: str, *, end: str = "\n") -> int:
 
 def _train(argv: list[str]) -> Callable[[], int]:
     """Return a function for overrides: a run, a sweep, or output of Hydra. Raises: RlrunError."""
-    from hydra._internal.utils import get_args_parser
-
-    from rlrun.cli.commands import raise_usage_errors
     from rlrun.cli.run import new_run, read_line
     from rlrun.config import Composer
 
     words = [word for word in argv if word not in _QUIET]
+    quiet = len(words) < len(argv)
+    if any(word.startswith("-") for word in words):
+        return _with_flags(words, quiet=quiet)
+    line = read_line(Composer(), words, quiet=quiet)
+    return _sweep(line) if line.asks_for_sweep else new_run(line).run
+
+
+def _with_flags(words: list[str], *, quiet: bool) -> Callable[[], int]:
+    """Return ``_train`` for words among which are flags of Hydra. Raises: RlrunError."""
+    from hydra._internal.utils import get_args_parser
+
+    from rlrun.cli.commands import raise_usage_errors
+    from rlrun.cli.guesses import refuse_flags
+    from rlrun.cli.run import new_run, read_line
+    from rlrun.config import Composer
+
     parser = get_args_parser()
     parser.prog = "rlrun"
     raise_usage_errors(parser)
-    if any(word.startswith("-") for word in words):
-        from rlrun.cli.guesses import refuse_flags
-
-        refuse_flags(words, parser)
+    refuse_flags(words, parser)
     args = parser.parse_intermixed_args(words)
     if args.experimental_rerun is not None or args.config_path is not None:
         flag = "--experimental-rerun" if args.config_path is None else "--config-path"
         fix = "use rlrun resume RUN_DIR, or --config-dir DIR"
         raise ConfigError(f"{flag}: not supported (pickles, foreign roots); see --help; {fix}")
-    composer = Composer(config_name=args.config_name, config_dir=args.config_dir)
     query = args.shell_completion and next((o for o in args.overrides if "query=" in o), None)
     if query and "COMP_LINE" not in os.environ:
         fix = 'eval "$(rlrun -sc install=bash)"'
@@ -141,17 +157,21 @@ def _train(argv: list[str]) -> Callable[[], int]:
     if args.package is not None and not args.cfg:
         wrong, fix = "only --cfg reads it", "add --cfg job, or leave it out"
         raise ConfigError(f"--package {args.package}: {wrong}; {fix}")
+    composer = Composer(config_name=args.config_name, config_dir=args.config_dir)
     if args.shell_completion or args.hydra_help:
         return partial(_print_by_hydra, parser, args)
-    line = read_line(composer, args.overrides, quiet=len(words) < len(argv))
+    line = read_line(composer, args.overrides, quiet=quiet)
     if args.cfg or args.info is not None:
         args.overrides = line.overrides
         cfg = composer.compose(line.overrides, sweep=args.multirun)
         if args.cfg == "job" and args.package is None:
-            return partial(_print_job, parser, args, dict(cfg.hydra.runtime.choices))
+            return partial(_print_job, cfg, args)
         return partial(_print_by_hydra, parser, args)
-    if not (args.multirun or line.asks_for_sweep):
-        return new_run(line).run
+    return _sweep(line) if args.multirun or line.asks_for_sweep else new_run(line).run
+
+
+def _sweep(line: "Line") -> Callable[[], int]:
+    """Return a function that runs every job of a line."""
     if line.seeds:
         from rlrun.cli.seeds import run_auto
 
@@ -161,20 +181,21 @@ def _train(argv: list[str]) -> Callable[[], int]:
     return partial(run_sweep, line)
 
 
-def _print_job(
-    parser: "argparse.ArgumentParser", args: "argparse.Namespace", choices: dict[str, str | None]
-) -> int:
+def _print_job(cfg: "DictConfig", args: "argparse.Namespace") -> int:
     """Print the config of a run as yaml, with the meaning of each key."""
-    from contextlib import redirect_stdout
-    from io import StringIO
+    from omegaconf import OmegaConf
 
     from rlrun.cli.help import annotated
     from rlrun.cli.key_table import Table
+    from rlrun.config import to_yaml
+    from rlrun.config.hydra_keys import resolve_hydra_from
 
-    text = StringIO()
-    with redirect_stdout(text):
-        _print_by_hydra(parser, args)
-    return _print(annotated(text.getvalue(), Table(args.config_dir), choices), end="")
+    text = to_yaml(cfg)
+    if args.resolve:
+        resolve_hydra_from(cfg)
+        text = OmegaConf.to_yaml(OmegaConf.create(text), resolve=True)
+    choices = dict(cfg.hydra.runtime.choices)
+    return _print(annotated(text, Table(args.config_dir), choices), end="")
 
 
 def _print_by_hydra(parser: "argparse.ArgumentParser", args: "argparse.Namespace") -> int:
@@ -187,14 +208,14 @@ def _print_by_hydra(parser: "argparse.ArgumentParser", args: "argparse.Namespace
     from hydra.errors import HydraException
 
     from rlrun.cli.run import run_job
-    from rlrun.config.compose import search_path
+    from rlrun.config.compose import shipped_conf
 
     GlobalHydra.instance().clear()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise; Hydra's own report is a traceback
     captured = StringIO()
     try:
         with redirect_stderr(captured):
-            _run_hydra(args, parser, run_job, config_path=search_path(), config_name="config")
+            _run_hydra(args, parser, run_job, str(shipped_conf()), "config")
     except SystemExit as e:
         if e.code:
             text = " ".join(captured.getvalue().split()) or "not possible"

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf, flag_override
 
 from rlrun.cli import uncollected
 from rlrun.cli.error_report import SweepStopped, exit_code, job_error, line_of
@@ -124,12 +125,13 @@ def new_run(line: Line) -> NewRun:
         wrong = "is for a sweep, this is a single run; none is allowed"
         raise ConfigError(f"sweep = {preset}: {wrong}; type rlrun -m, or leave it out", key="sweep")
     config = read_checked(composer, cfg, overrides)
-    check_typed_keys(config, overrides)
+    check_typed_keys([config], overrides)
     is_set = config.run.dir is not None
     path = absolute("run.dir", Path(config.run.dir or composer.directory(cfg, "hydra.run.dir")))
     check_logging(cfg, path, overrides)
     run_dir = claim(path, exact=is_set)
-    composer.set_directory(cfg, run_dir)
+    with flag_override(cfg.hydra, "readonly", False):
+        cfg.hydra.run.dir, cfg.hydra.mode = str(run_dir), RunMode.RUN
     if run_dir != path:  # another run has that name, which the config may speak of
         config = read_composed(cfg)
     return NewRun(line, run_dir, config, cfg)

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from rlrun.cli.error_report import SweepStopped, going_on, report
 from rlrun.cli.run import Line, open_resources, run_job, run_sweep_job, write_texts
 from rlrun.config import Composer, directories, load, read_checked
-from rlrun.config.checks import check_swept_keys
+from rlrun.config.checks import check_typed_keys
 from rlrun.config.compose import Multirun, pack, place, run_packed
 from rlrun.config.config_errors import config_error
 from rlrun.config.hydra_keys import check_logging, check_stored, typed_overrides
@@ -225,7 +225,7 @@ def _validate_jobs(
         if job_identity not in known:
             valid.append(valid_job)
             known.add(job_identity)
-    check_swept_keys([job.config for job in valid], typed_overrides(cfg))
+    check_typed_keys([job.config for job in valid], typed_overrides(cfg))
     return valid
 
 

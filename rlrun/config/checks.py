@@ -197,18 +197,11 @@ def check_video(config: Config) -> None:
         raise
 
 
-def check_typed_keys(config: Config, overrides: Sequence[Override]) -> None:
-    """Raise ConfigError for the first of ``overrides`` that would change nothing.
-
-    Only typed keys are checked: files set keys of every option.
-    """
-    check_swept_keys([config], overrides)
-
-
-def check_swept_keys(configs: Sequence[Config], overrides: Sequence[Override]) -> None:
+def check_typed_keys(configs: Sequence[Config], overrides: Sequence[Override]) -> None:
     """Raise ConfigError for the first of ``overrides`` that changes nothing in any of ``configs``.
 
-    Jobs of a sweep share a line, so one of them may ignore a key.
+    Jobs of a sweep share a line, so one of them may ignore a key. Only typed keys are checked:
+    files set keys of every option.
     """
     for override in overrides:
         key, value = override.key, override.value

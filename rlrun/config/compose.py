@@ -10,7 +10,7 @@ import os
 import re
 import warnings
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
 from functools import cache
 from importlib.util import find_spec
@@ -20,7 +20,7 @@ from typing import Any
 from hydra import version
 from hydra._internal.callbacks import Callbacks
 from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
-from hydra._internal.config_repository import ConfigRepository
+from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path
@@ -84,15 +84,8 @@ _EXCLUSIVE = (  # pairs of keys: one is a number, the other null
 )
 
 
-def search_path() -> str:
-    """Return Hydra's address of the shipped yaml files, of the package or the checkout."""
-    if find_spec("rlrun.conf") is not None:
-        return "pkg://rlrun.conf"
-    return f"file://{shipped_conf()}"
-
-
 def shipped_conf() -> Path:
-    """Return the directory of rlrun's own yaml files."""
+    """Return the directory of rlrun's own yaml files, in the package or the checkout."""
     spec = find_spec("rlrun.conf")
     if spec is not None and spec.submodule_search_locations:
         return Path(spec.submodule_search_locations[0])
@@ -101,7 +94,7 @@ def shipped_conf() -> Path:
 
 @cache
 def _shipped_config(overrides: tuple[str, ...]) -> DictConfig:
-    loader = ConfigLoaderImpl(create_config_search_path(search_path()))
+    loader = ConfigLoaderImpl(create_config_search_path(f"file://{shipped_conf()}"))
     return loader.load_configuration("config", list(overrides), RunMode.MULTIRUN)
 
 
@@ -161,6 +154,25 @@ class _Repository(ConfigRepository):
         return copy.deepcopy(self._parsed[config_path])  # composing takes its nodes
 
 
+class _Loader(ConfigLoaderImpl):
+    """Hydra's loader, which parses an override once (``Composer.parse``)."""
+
+    def __init__(
+        self, search: ConfigSearchPath, parse: Callable[[Sequence[str]], list[Override]]
+    ) -> None:
+        super().__init__(search)
+        self.repository = _Repository(search)
+        self._parse = parse
+
+    def _parse_overrides_and_create_caching_repo(
+        self, config_name: str | None, overrides: list[str]
+    ) -> tuple[list[Parsed], CachingConfigRepository]:
+        parsed = [override.parsed for override in self._parse(overrides)]
+        repository = CachingConfigRepository(self.repository)
+        self._process_config_searchpath(config_name, parsed, repository)
+        return parsed, repository
+
+
 class _Chosen:
     """The config of the jobs of a sweep that choose the same options.
 
@@ -193,7 +205,7 @@ class Composer:
     ) -> None:
         version.setbase(VERSION_BASE)
         self.config_name = config_name or "config"
-        search = create_config_search_path(search_path())
+        search = create_config_search_path(f"file://{shipped_conf()}")
         if config_dir is not None:
             path = Path(config_dir).absolute()
             if not os.path.isdir(path):
@@ -204,8 +216,8 @@ class Composer:
             search.prepend(provider="command-line", path=f"file://{path}", anchor=anchor)
         GlobalHydra.instance().clear()
         self.hydra = Hydra.create_main_hydra2(task_name="rlrun", config_search_path=search)
-        self._repository = _Repository(search)
-        self.hydra.config_loader.repository = self._repository  # type: ignore[attr-defined]
+        self.hydra.config_loader = _Loader(search, self.parse)
+        self._repository = self.hydra.config_loader.repository
         self._parser = OverridesParser.create(config_loader=self.hydra.config_loader)
         self.foreign = config_dir is not None  # whether users' files are read
         self._known: dict[str, Override] = {}  # of ``parse``
@@ -239,21 +251,24 @@ class Composer:
             with warnings.catch_warnings():  # about a missing search path
                 warnings.filterwarnings("error", category=UserWarning, module="hydra")
                 cfg = self.hydra.compose_config(
-                    config_name=self.config_name, overrides=[*map(str, overrides)],
+                    config_name=self.config_name, overrides=[*overrides],
                     run_mode=RunMode.MULTIRUN if sweep else RunMode.RUN,
                     with_log_configuration=False,
                 )  # fmt: skip
         except ConfigError:
             raise
-        except Exception as e:  # Hydra raises all kinds of errors on input
+        except Exception as e:
             raise as_config_error(e, overrides, self.groups(), self.options) from e
         self._check_hydra(cfg, overrides)
         return cfg
 
     def _check_hydra(self, cfg: DictConfig, overrides: Sequence[Override]) -> None:
         """Raise ConfigError for a hydra node that runs code or that files may not set."""
-        if self.foreign or any("hydra.searchpath" in o for o in overrides):
-            typed = [str(o) for o in overrides if o.is_hydra and "searchpath" not in o]
+        of_hydra = [o for o in overrides if "hydra" in o]
+        if not (self.foreign or of_hydra):
+            return  # that of the shipped files
+        if self.foreign or any("hydra.searchpath" in o for o in of_hydra):
+            typed = [str(o) for o in of_hydra if o.is_hydra and "searchpath" not in o]
             hydra_keys.check_files(cfg, self._shipped(tuple(typed)), overrides)
         hydra_keys.check_node(cfg)
 
@@ -270,7 +285,7 @@ class Composer:
         new = [override for override in overrides if override.parsed is None]
         try:
             parsed_overrides = self._parser.parse_overrides([*map(str, new)])
-        except HYDRA_ERRORS as e:
+        except Exception as e:  # Hydra raises all kinds of errors on input
             raise as_config_error(e, overrides, self.groups(), self.options) from e
         for override, parsed in zip(new, parsed_overrides, strict=True):
             if is_free(parsed.key_or_group) or parsed.key_or_group == "env":
@@ -375,11 +390,6 @@ class Composer:
             raise config_error(key, value, "is not a path", "a path is allowed", f"set {key}=PATH")
         return Path(value)
 
-    def set_directory(self, cfg: DictConfig, path: Path) -> None:
-        """Make ``path`` the directory of the single run ``cfg``."""
-        with flag_override(cfg.hydra, "readonly", False):
-            cfg.hydra.run.dir, cfg.hydra.mode = str(path), RunMode.RUN
-
     def run(self, task: TaskFunction, cfg: DictConfig) -> Any:
         """Run ``task`` in ``hydra.run.dir``, like ``Hydra.run`` without composing."""
         try:
@@ -408,11 +418,7 @@ class Composer:
 
         If one of two keys that exclude each other is typed, the other becomes null.
         """
-        overrides = read_overrides(typed)
-        for o in overrides:
-            is_option = o.key == "env" and o.value in self.options("env")
-            if o.key.startswith("env") and not is_option:
-                self.parse([o])
+        overrides = self.parse(typed)
         doubtful = [o for o in overrides if is_free(o.key) and o[:1] not in "+~"]
         values = {o.key: o.value for o in overrides}
         pairs = [*_EXCLUSIVE, *(pair[::-1] for pair in _EXCLUSIVE)]
@@ -475,21 +481,20 @@ def read_composed(cfg: DictConfig) -> Config:
     """
     if "hydra" in cfg:
         hydra_keys.resolve_hydra_from(cfg)
+    values: dict[str, Any] = {}
     try:
-        values = {str(key): _resolved(cfg, key) for key in cfg if key != "hydra"}
+        for key in cfg:
+            if key == "hydra":
+                continue
+            value = "???" if OmegaConf.is_missing(cfg, key) else _unresolved(cfg._get_node(key))
+            if "$" in repr(value):  # an interpolation
+                value = cfg[key]
+                if OmegaConf.is_config(value):
+                    value = OmegaConf.to_container(value, resolve=True)
+            values[str(key)] = value
     except Exception as e:  # resolvers may raise anything
         raise as_config_error(e, [], [], lambda group: []) from e
     return reader.read_config(values)
-
-
-def _resolved(cfg: DictConfig, key: Any) -> Any:
-    if OmegaConf.is_missing(cfg, key):
-        return "???"
-    value = _unresolved(cfg._get_node(key))
-    if "$" not in repr(value):  # no interpolation
-        return value
-    node = cfg[key]
-    return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
 
 
 def _unresolved(node: Any) -> Any:
@@ -505,7 +510,9 @@ def _unresolved(node: Any) -> Any:
 def to_yaml(cfg: DictConfig) -> str:
     """Return the composed config as yaml without hydra, interpolations (secrets) unresolved."""
     texts = []
-    for name in (name for name in cfg if name != "hydra"):
+    for name in cfg:
+        if name == "hydra":
+            continue
         value = _unresolved(cfg._get_node(name))
         shown = f"{name!r}: {value!r}"
         if shown not in _yaml_texts:  # the yaml of a group is made once for all jobs of a sweep

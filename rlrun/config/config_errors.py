@@ -21,8 +21,8 @@ from rlrun.schema.spelling import (
     GONE_BECAUSE,
     OTHER_OPTIONS,
     RENAMED,
-    SYNONYMS,
     nearest,
+    synonyms,
 )
 
 _SHARED = ("learner.", "collector.", "run.")  # groups whose keys every run has
@@ -172,8 +172,8 @@ def possible_keys(key: str, root: object, known: Collection[str]) -> list[str]:
     if f"{whole}.{rest}" in full_names.get(rest, ()):  # policy_lr, env-id
         return [f"{whole}.{rest}"]
     group, _, last = key.rpartition(".")
-    aliases = (SYNONYMS.get(key.lower()) or SYNONYMS.get(last.lower(), "")).split()
-    by_name = [[name] if name in root else full_names.get(name, []) for name in (last, *aliases)]
+    aliases = last, *(synonyms(key) or synonyms(last))
+    by_name = [[name] if name in root else full_names.get(name, []) for name in aliases]
     same_group = [n for names in by_name for n in names if n == f"{group}.{n.split('.')[-1]}"]
     names = same_group or next(filter(None, by_name), [])
     if not names and "." not in key and not nearest(key, known):

@@ -8,7 +8,8 @@ import math
 import os
 import re
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -186,63 +187,30 @@ def _fix(path: str, value: object, kind: str) -> str:
     return f"set {path}={_meant(value) or kind}"
 
 
-def _number(path: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        what = "is not a number" if value is not None else "has no value"
-        fix = _fix(path, value, "NUMBER")
-        raise config_error(path, value, what, "a finite number is allowed", fix)
-    try:
-        number = float(value)
-    except OverflowError:  # an integer of more than 308 digits
-        number = math.inf
-    if not math.isfinite(number):
-        fix = f"set {path}=NUMBER"
-        raise config_error(path, value, "is not finite", "a finite number is allowed", fix)
-    return value
+_SCALARS = {  # type -> what a value is not, what is allowed, what to type
+    bool: ("a truth value", "true or false is allowed", "true"),
+    int: ("an integer", "an integer is allowed", "INTEGER"),
+    float: ("a finite number", "a finite number is allowed", "NUMBER"),
+    str: ("text", "text is allowed", "TEXT"),
+    Seconds: ("a duration", "seconds, or a number with a unit (90m, 3.5h, 2d), is allowed", "4h"),
+}
 
 
-def _float(path: str, value: object) -> float:
-    return float(_number(path, value))
-
-
-def _int(path: str, value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool):
+def _scalar(kind: type, path: str, value: Any) -> Any:
+    """Convert a value to bool, int, float, str or Seconds."""
+    if type(value) is kind and kind is not float:
         return value
-    number = _number(path, value) if isinstance(value, float) else 0.5
-    if number != int(number):
-        fix = _fix(path, value, "INTEGER")
-        raise config_error(path, value, "is not an integer", "an integer is allowed", fix)
-    return int(number)
-
-
-def _bool(path: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        fix = f"set {path}=true"
-        raise config_error(path, value, "is not a truth value", "true or false is allowed", fix)
-    return value
-
-
-def _str(path: str, value: object) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
+    if kind is str and type(value) is int:
         return str(value)  # a directory may be called 2024
-    if not isinstance(value, str):
-        raise config_error(path, value, "is not text", "text is allowed", f"set {path}=TEXT")
-    return value
-
-
-def _seconds(path: str, value: object) -> Seconds:
-    if not isinstance(value, str):
-        return Seconds(_number(path, value))
-    try:
-        return Seconds.parse(value)
-    except ValueError:
-        allowed = "seconds, or a number with a unit (90m, 3.5h, 2d), is allowed"
-        raise config_error(path, value, "is not a duration", allowed, f"set {path}=4h") from None
-
-
-_SCALARS: dict[type, Callable[[str, object], Any]] = {
-    bool: _bool, int: _int, float: _float, str: _str, Seconds: _seconds
-}  # fmt: skip
+    with suppress(OverflowError, ValueError):  # an integer of more than 308 digits, no duration
+        if kind is Seconds and isinstance(value, str):
+            return Seconds.parse(value)
+        is_number = type(value) in (int, float) and kind in (int, float, Seconds)
+        if is_number and math.isfinite(value) and (kind is not int or value == int(value)):
+            return kind(value)
+    what, allowed, example = _SCALARS[kind]
+    wrong = f"is not {what}" if value is not None else "has no value"
+    raise config_error(path, value, wrong, allowed, _fix(path, value, example))
 
 
 def _literal(options: tuple[str, ...], path: str, value: object) -> str:
@@ -251,14 +219,6 @@ def _literal(options: tuple[str, ...], path: str, value: object) -> str:
     if value not in options:
         raise unknown_option(path, value, options)
     return str(value)
-
-
-def _option_or_class(options: tuple[str, ...], path: str, value: object) -> str:
-    """Return one of ``options``, or a class ``mypkg.mod:Class`` of a trusted package."""
-    if not isinstance(value, str) or ":" not in value:
-        return _literal(options, path, value)
-    trusted_class(path, value)
-    return value
 
 
 def _tuple(args: tuple[Any, ...], path: str, value: object) -> tuple[Any, ...]:
@@ -317,7 +277,7 @@ def _value(kind: Any, path: str, value: object) -> Any:
         return _dict(path, value)
     if is_dataclass(kind):
         return read_dataclass(kind, value, path)
-    return _SCALARS[kind](path, value)
+    return _scalar(kind, path, value)
 
 
 def _wrapper(path: str, value: object) -> Any:
@@ -341,7 +301,7 @@ def _wrapper(path: str, value: object) -> Any:
 def _schedule(path: str, value: object) -> ScheduleConfig:
     """Convert a schedule. A bare number is constant; keys that a kind does not need may lack."""
     if not isinstance(value, Mapping):
-        start = _float(path, value)
+        start = _scalar(float, path, value)
         return ScheduleConfig(kind="constant", start=start, end=start, over=None, points=None)
     full = {"over": None, "points": None, **value}
     if full.get("kind") == "constant":
@@ -382,9 +342,6 @@ def read_dataclass(
         fix = f"give {key}=VALUE or add it to your yaml file"
         raise config_error(key, "(absent)", "the key is missing", "it needs a value", fix)
     done = dict(parts or {})
-    for f in fields(cls):
-        if (options := f.metadata.get("or_class")) and f.name not in done:
-            done[f.name] = _option_or_class(options, f"{dot}{f.name}", value[f.name])
     for key, kind in known.items():
         if key not in done:
             done[key] = _value(kind, f"{dot}{key}", value[key])
@@ -403,16 +360,18 @@ def _read_option(path: str, value: object, table: Mapping[str, type]) -> Any:
         raise config_error(path, value, "has no name", allowed, fix)
     name = value["name"]
     if path in ("policy", "memory") and isinstance(name, str) and ":" in name:  # a user's class
-        kind = _own_config(name) if path == "policy" else MemoryConfig
+        kind = _own_config(trusted_class(f"{path}.name", name), name, path)
         return read_dataclass(kind, value, path)
     if not isinstance(name, str) or name not in table:
         raise unknown_option(f"{path}.name", name, list(table))
     return read_dataclass(table[name], value, path)
 
 
-def _own_config(name: str) -> type[PolicyConfig]:
-    """Return the dataclass of keys that the class ``policy.name = mypkg.mod:Class`` names."""
-    kind = getattr(trusted_class("policy.name", name), "config_class", None)
+def _own_config(cls: type, name: str, group: str) -> type:
+    """Return the dataclass of the keys that a user's memory or policy ``cls`` has."""
+    if group == "memory":
+        return MemoryConfig
+    kind = getattr(cls, "config_class", None)
     if not (isinstance(kind, type) and issubclass(kind, PolicyConfig) and is_dataclass(kind)):
         wrong = "the class does not say which keys it has"
         allowed = "a dataclass derived from rlrun.schema.PolicyConfig is allowed"

@@ -204,7 +204,7 @@ def check_space(
     def checked(*examples: str) -> Config:
         words = composer.rewrite([*fixed, *examples])
         config = read_checked(composer, composer.compose_job(sweep, words, 0), words, typed=typed)
-        check_typed_keys(config, words)
+        check_typed_keys([config], words)
         return config
 
     first = [d.examples()[0] for d in space]

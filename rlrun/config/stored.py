@@ -69,7 +69,7 @@ def load(
     if replay:
         check_addresses(config, overrides)
     check(config, fresh=False)
-    check_typed_keys(config, overrides)
+    check_typed_keys([config], overrides)
     if replay:
         check_written(config, keys_of(overrides))
     cfg.resume = {"rescale": False, "allow": []}  # asked for once

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
 from rlrun.schema.ranges import (
-    MEMORIES,
     MOST_CRITICS,
     MOST_ROWS,
     MOST_UNITS,
@@ -501,7 +500,7 @@ class RNDConfig(BonusConfig):
 
 @dataclass(frozen=True)
 class MemoryConfig(Ranged):
-    name: str = field(metadata={"or_class": (*MEMORIES, "none")})  # or mypkg.mod:Cell
+    name: str  # or mypkg.mod:Cell
     hidden: int = field(metadata=within(0, MOST_UNITS) | WITH_MEMORY)
     forget_bias: float = field(
         metadata=read_when("memory=lstm|mingru|mlstm|slstm & policy.recurrent")

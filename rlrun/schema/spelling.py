@@ -18,7 +18,6 @@ RENAMED = {  # keys of earlier versions
     "run.stop_value": "run.stop_return",
     "env.stop_value": "env.stop_return",
 }
-_INTERPOLATIONS = {f"${{{old}}}": f"${{{new}}}" for old, new in RENAMED.items()}
 FIXED = {  # removed keys of earlier versions -> their fixed value
     "bonus.adam_eps": 1e-8,
     "bonus.obs_clip": 5,
@@ -31,8 +30,7 @@ GONE = (  # removed keys and groups of pipeline=ray
     *("pipeline.replay", "pipeline.learner"),
 )
 GONE_BECAUSE = "replay and learner are in the run's own process"
-SYNONYMS = {  # other or former last part of a key -> present ones, the likeliest first
-    **{old.split(".")[-1]: new.split(".")[-1] for old, new in RENAMED.items()},
+_SYNONYMS = {  # other last part of a key -> present ones, the likeliest first
     "learning_rate": "lr", "buffer_size": "capacity", "replay_size": "capacity",
     "replay_buffer_size": "capacity", "total_timesteps": "total_steps",
     "max_steps": "total_steps", "steps": "total_steps", "max_env_step": "total_steps",
@@ -97,9 +95,17 @@ def with_present_names(config: Any) -> Any:
             present[group] = {}
             for key, value in values.items():
                 name = RENAMED.get(f"{group}.{key}", str(key)).rpartition(".")[2]
-                is_text = isinstance(value, str)
-                present[group][name] = _INTERPOLATIONS.get(value, value) if is_text else value
+                if isinstance(value, str) and value[:2] == "${" and value[2:-1] in RENAMED:
+                    value = f"${{{RENAMED[value[2:-1]]}}}"
+                present[group][name] = value
     return present
+
+
+def synonyms(name: str) -> list[str]:
+    """Return the last parts of keys that another library's or a former ``name`` may mean."""
+    former = [key for old, key in RENAMED.items() if old.rpartition(".")[2] == name]
+    words = _SYNONYMS.get(name.lower()) or "".join(former[:1]).rpartition(".")[2]
+    return words.split()
 
 
 def nearest(name: object, known: Collection[str], count: int = 3) -> list[str]:

@@ -38,7 +38,7 @@ UNWRITTEN = [  # words that no text file holds, what the line on stderr holds
       ("report", "doctor", "verify", "tensorboard", "--config-dir")],
     (["codec", "bench", LONG], "RUN_DIR|FILE"),
     (["resume", f"{LONG}@5"], "RUN_DIR"),
-    *[([f"{group}={LONG}"], "name too long") for group in ("policy", "env")],
+    *[([f"{group}={LONG}"], f"{group} = nnn") for group in ("policy", "env")],
     (["export", ".", LONG], "DATA_DIR = nnn"),
     ([f"buffer.load={LONG}", "policy=dqn"], "buffer.load = nnn"),
     ([f"policy.lr={'9' * 400}"], "policy.lr = 999"),

@@ -109,6 +109,6 @@ OFFLINE = ("policy=dqn", "pipeline=offline", "learner=offline", "buffer.load=dat
 def test_a_key_of_collection_that_an_offline_run_is_given(word):
     typed = read_overrides([*OFFLINE, word])
     with pytest.raises(ConfigError, match=f"{word.replace('=', ' = ')}: it would change nothing"):
-        checks.check_typed_keys(config(*OFFLINE, word), typed)
-    checks.check_typed_keys(config(*OFFLINE), read_overrides(OFFLINE))
-    checks.check_typed_keys(config("policy=dqn", word), read_overrides([word]))
+        checks.check_typed_keys([config(*OFFLINE, word)], typed)
+    checks.check_typed_keys([config(*OFFLINE)], read_overrides(OFFLINE))
+    checks.check_typed_keys([config("policy=dqn", word)], read_overrides([word]))
