@@ -271,7 +271,7 @@ COMMANDS: dict[str, Command] = {
         (("RUN_DIR", "writes its event files anew from its records"),), (RUN_DIR,),
     ),
     "codec": Command(
-        "codec:bench",
+        "codec_bench:bench",
         "Measures size and speed of every coder on runs, datasets, .npy, .npz and .safetensors "
         "files.",
         (("bench RUN_DIR|FILE ...", "what coders make of its weights and rows"),),

@@ -31,7 +31,7 @@ _SPECIAL = re.compile(r"([\s'\"\\$&|;<>()*?\[\]!`])")  # characters a shell read
 
 def answer(argv: Sequence[str]) -> str | None:
     """Return the output of ``rlrun -sc WORD``, or None if Hydra must answer."""
-    if len(argv) != 2 or argv[0] not in ("-sc", "--shell-completion", "--shell_completion"):
+    if len(argv) != 2:
         return None
     action, _, shell = argv[1].partition("=")
     if action == "install":

@@ -172,13 +172,9 @@ def _with_flags(words: list[str], *, quiet: bool) -> Callable[[], int]:
 
 def _sweep(line: "Line") -> Callable[[], int]:
     """Return a function that runs every job of a line."""
-    if line.seeds:
-        from rlrun.cli.seeds import run_auto
+    from rlrun.cli.sweep import run_auto, run_sweep
 
-        return partial(run_auto, line)
-    from rlrun.cli.sweep import run_sweep
-
-    return partial(run_sweep, line)
+    return partial(run_auto if line.seeds else run_sweep, line)
 
 
 def _print_job(cfg: "DictConfig", args: "argparse.Namespace") -> int:

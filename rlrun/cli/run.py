@@ -49,7 +49,7 @@ class Line:
     @property
     def asks_for_sweep(self) -> bool:
         """True if Hydra's own overrides ask for a sweep."""
-        if not any("hydra.mode" in o for o in self.overrides):
+        if "hydra.mode" not in " ".join(self.overrides):
             return False
         cfg = self.composer.compose(self.overrides, sweep=True)
         return str(cfg.hydra.mode) == "RunMode.MULTIRUN"
@@ -62,18 +62,14 @@ def read_line(
     sweep, rest = split_node(read_overrides(overrides), "sweep.dir")
     seeds, rest = split_node(rest, "seeds")
     rest = [*open_resources(composer.rewrite(rest)), *silent(quiet)]
-    sweep_dir = _sweep_dir(sweep[-1]) if sweep else None
-    return Line(composer, rest, sweep_dir, tuple(seeds), quiet, own_process)
-
-
-def _sweep_dir(typed: Override) -> str | None:
-    """Return the value of ``sweep.dir=PATH``. Raises: ConfigError."""
-    text, value = typed.value, typed.value.strip("'\"")
-    if value == "" or ("," in value and value == text):
-        wrong = f"is {'several paths' if value else 'no path'}"
+    text = sweep[-1].value if sweep else "null"
+    path = text.strip("'\"")
+    if path == "" or ("," in path and path == text):
+        wrong = f"is {'several paths' if path else 'no path'}"
         allowed = "one is allowed, quoted if it holds a comma, that of a sweep adds jobs to it"
-        raise config_error("sweep.dir", value, wrong, allowed, "give sweep.dir=PATH")
-    return None if text == "null" else value
+        raise config_error("sweep.dir", path, wrong, allowed, "give sweep.dir=PATH")
+    sweep_dir = None if text == "null" else path
+    return Line(composer, rest, sweep_dir, tuple(seeds), quiet, own_process)
 
 
 def silent(quiet: bool) -> list[Override]:
@@ -83,12 +79,8 @@ def silent(quiet: bool) -> list[Override]:
 
 def open_resources(overrides: Sequence[Override]) -> list[Override]:
     """Put ``++`` before the custom resources of ``hydra/launcher=ray``, whose names are free."""
-    name = "hydra.launcher.resources"
-    free = {o for o in overrides if o.is_below(name) and o.name == o.key}
-    return read_overrides(f"++{o}" if o in free else o for o in overrides)
-
-
-_STOPS = (75, Interrupted.exit_code, 143)  # signals: a sweep in one process ends after them
+    free = "hydra.launcher.resources"
+    return [Override(f"++{o}") if o.startswith(free) else o for o in overrides]
 
 
 @dataclass(frozen=True)
@@ -294,6 +286,6 @@ def _value_of(config: Any, key: str) -> Any:
 def run_sweep_job(cfg: DictConfig) -> int:
     """Run one job of a sweep: an error ends this job, a signal the sweep."""
     code = run_job(cfg)
-    if code in _STOPS:
+    if code in (75, Interrupted.exit_code, 143):  # signals
         raise SweepStopped(code)
     return code

@@ -23,7 +23,6 @@ from rlrun.schema.override import Override, read_overrides, split_node
 from rlrun.schema.studies import SearchConfig
 from rlrun.sweeps.pool import Pool
 from rlrun.sweeps.search import NAME, Rung, Search, SearchResult, Study, import_optuna, make_rungs
-from rlrun.trust import resume_line
 
 MARKER = "search.json"  # file of a search directory, written first
 RESULT = "result.json"
@@ -56,7 +55,8 @@ def run_search(
         wrong, allowed = f"the last seed of the search would be {last}", "seeds within [0, 2^32)"
         raise config_error("seed", plan.config.seed, wrong, allowed, "lower it")
     import_optuna()
-    directory = _make_directory(settings.dir)
+    path = study_directory("search.dir", settings.dir, lambda path: False)
+    directory = claim(path, exact=True, key="search.dir")
     content = {
         "overrides": plan.fixed, "space": [o for o in rest if o not in plan.fixed],
         "settings": asdict(settings), "config_dir": config_dir,
@@ -163,14 +163,6 @@ def _rungs(config: Config, settings: SearchConfig) -> list[Rung]:
         allowed = "asha with a rung after an evaluation, or none"
         raise config_error("search.prune", "asha", wrong, allowed, "lower run.eval_every")
     return rungs
-
-
-def _make_directory(typed: str | None) -> Path:
-    path = study_directory("search.dir", typed, lambda path: (path / MARKER).is_file())
-    if (path / MARKER).is_file():
-        wrong, allowed = "there is a search in it", "a new or empty directory is allowed"
-        raise config_error("search.dir", typed, wrong, allowed, resume_line(path))
-    return claim(path, exact=True, key="search.dir")
 
 
 def _read_marker(directory: Path) -> dict[str, Any]:

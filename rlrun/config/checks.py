@@ -63,8 +63,9 @@ def check(config: Config, *, fresh: bool = True) -> None:
     ray = config.pipeline if isinstance(config.pipeline, RayConfig) else None
     if ray is not None:
         require_ray()
-    _check_device("device", config.device)
-    _check_device("buffer.device", config.buffer.device)
+    for key, device in (("device", config.device), ("buffer.device", config.buffer.device)):
+        if device != "cpu":
+            _check_device(key, device)
     for key in ("load", "demos", "mmap"):
         if (path := getattr(config.buffer, key)) is not None:
             check_length(f"buffer.{key}", Path(path))
@@ -143,8 +144,6 @@ def check_dataset(config: Config, key: str, source_name: str, obs: Any, action: 
 
 
 def _check_device(key: str, device: str) -> None:
-    if device == "cpu":
-        return
     match = re.fullmatch(r"cuda(?::(\d+))?", device)
     if not match:
         allowed = "cpu, cuda or cuda:N are allowed"
@@ -229,7 +228,7 @@ def _unread(config: Config, key: str) -> tuple[str, str] | None:
     reader: Reader | None = metadata.get("read_when")
     if reader is None:
         return None
-    unmet = [[c for c in every if not _is_met(config, c)] for every in reader.any_of]
+    unmet = _unmet(config, reader)
     if not all(unmet):
         return None
     reads = " or ".join(" with ".join(map(str, every)) for every in unmet)
@@ -249,6 +248,11 @@ def _collecting(config: Config) -> list[Any]:
 def _fields(config: Config, group: str) -> dict[str, Field[Any]]:
     part = getattr(config, group, None)
     return {f.name: f for f in fields(part)} if is_dataclass(part) else {}
+
+
+def _unmet(config: Config, reader: Reader) -> list[list[Condition]]:
+    """Return the conditions that do not hold, for each alternative of ``reader``."""
+    return [[c for c in every if not _is_met(config, c)] for every in reader.any_of]
 
 
 def _is_met(config: Config, condition: Condition) -> bool:

@@ -33,7 +33,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override as Parsed
 from hydra.core.utils import configure_log, run_job, setup_globals
 from hydra.errors import HydraException
-from hydra.plugins.config_source import ConfigResult, ConfigSource
+from hydra.plugins.config_source import ConfigResult
 from hydra.types import HydraContext, RunMode, TaskFunction
 from omegaconf import DictConfig, OmegaConf, flag_override, open_dict
 from omegaconf.resolvers import oc
@@ -50,7 +50,7 @@ from rlrun.config.config_errors import (
 from rlrun.config.directories import undo_logging
 from rlrun.errors import ConfigError, remember
 from rlrun.schema import Config, EnvConfig
-from rlrun.schema.override import Override, read_overrides
+from rlrun.schema.override import Override, keys_of, read_overrides
 from rlrun.schema.spelling import RENAMED, nearest
 
 VERSION_BASE = "1.3"
@@ -78,10 +78,11 @@ def _env_name(option: str, env_id: str) -> str:
 OmegaConf.register_new_resolver("oc.env", _environment_variable, replace=True)
 OmegaConf.register_new_resolver("env_name", _env_name, replace=True)
 _FREE = tuple(f"env.{name}" for name in reader.FREE)  # dicts whose keys the environment defines
-_EXCLUSIVE = (  # pairs of keys: one is a number, the other null
-    ("learner.update_per_collect", "learner.replay_ratio"),
-    ("policy.target_update_every", "policy.target_tau"),
-)
+_EXCLUSIVE = {  # keys, of which one is a number, the other null
+    "learner.update_per_collect": "learner.replay_ratio",
+    "policy.target_update_every": "policy.target_tau",
+}
+_EXCLUSIVE |= dict(zip(_EXCLUSIVE.values(), _EXCLUSIVE, strict=True))
 
 
 def shipped_conf() -> Path:
@@ -112,13 +113,13 @@ def _check_directory(directory: Path) -> None:
         reader.check_yaml_words(reader.read_yaml(path), path)
 
 
-def _check_defaults(name: str, result: ConfigResult | None) -> None:
-    """Raise ConfigError if the defaults list of an option chooses a part of Hydra.
+def _check_defaults(name: str, result: ConfigResult) -> None:
+    """Raise ConfigError if the defaults list of a user's option chooses a part of Hydra.
 
     Hydra takes such a choice only from the primary file and silently drops others.
     """
     group, _, option = name.rpartition("/")
-    if result is None or not group or group.startswith("hydra"):
+    if not group or group.startswith("hydra"):
         return
     for default in result.defaults_list or ():
         chosen = str(getattr(default, "group", None) or "").lstrip("/")
@@ -130,10 +131,9 @@ def _check_defaults(name: str, result: ConfigResult | None) -> None:
 
 
 class _Repository(ConfigRepository):
-    """Hydra's yaml files, each found and parsed once."""
+    """Hydra's yaml files, each parsed once."""
 
     def initialize_sources(self, config_search_path: ConfigSearchPath) -> None:
-        self._sources_of: dict[tuple[str, Any], ConfigSource | None] = {}
         self._parsed: dict[str, ConfigResult | None] = {}
         super().initialize_sources(config_search_path)
 
@@ -141,16 +141,11 @@ class _Repository(ConfigRepository):
         """Share the files: Hydra copies a repository before it gives it other sources."""
         return copy.copy(self)
 
-    def _find_object_source(self, config_path: str, object_type: Any) -> ConfigSource | None:
-        key = config_path, object_type
-        if key not in self._sources_of:
-            self._sources_of[key] = super()._find_object_source(config_path, object_type)
-        return self._sources_of[key]
-
     def load_config(self, config_path: str) -> ConfigResult | None:
         if config_path not in self._parsed:
-            self._parsed[config_path] = super().load_config(config_path)
-            _check_defaults(config_path, self._parsed[config_path])
+            result = self._parsed[config_path] = super().load_config(config_path)
+            if result is not None and "command-line" in str(result.provider):
+                _check_defaults(config_path, result)
         return copy.deepcopy(self._parsed[config_path])  # composing takes its nodes
 
 
@@ -264,11 +259,10 @@ class Composer:
 
     def _check_hydra(self, cfg: DictConfig, overrides: Sequence[Override]) -> None:
         """Raise ConfigError for a hydra node that runs code or that files may not set."""
-        of_hydra = [o for o in overrides if "hydra" in o]
-        if not (self.foreign or of_hydra):
+        if not self.foreign and "hydra" not in " ".join(overrides):
             return  # that of the shipped files
-        if self.foreign or any("hydra.searchpath" in o for o in of_hydra):
-            typed = [str(o) for o in of_hydra if o.is_hydra and "searchpath" not in o]
+        if self.foreign or any("hydra.searchpath" in o for o in overrides):
+            typed = [str(o) for o in overrides if o.is_hydra and "searchpath" not in o]
             hydra_keys.check_files(cfg, self._shipped(tuple(typed)), overrides)
         hydra_keys.check_node(cfg)
 
@@ -282,13 +276,14 @@ class Composer:
     def parse(self, typed: Sequence[str]) -> list[Override]:
         """Return the overrides parsed by Hydra's grammar."""
         overrides = [self._known.setdefault(o, o) for o in read_overrides(typed)]
-        new = [override for override in overrides if override.parsed is None]
-        try:
-            parsed_overrides = self._parser.parse_overrides([*map(str, new)])
-        except Exception as e:  # Hydra raises all kinds of errors on input
-            raise as_config_error(e, overrides, self.groups(), self.options) from e
-        for override, parsed in zip(new, parsed_overrides, strict=True):
-            if is_free(parsed.key_or_group) or parsed.key_or_group == "env":
+        for override in overrides:
+            if override.parsed is not None:
+                continue
+            try:
+                (parsed,) = self._parser.parse_overrides([str(override)])
+            except Exception as e:  # Hydra raises all kinds of errors on input
+                raise as_config_error(e, overrides, self.groups(), self.options) from e
+            if is_free(parsed.key_or_group) or (parsed.key_or_group == "env" and "{" in override):
                 reader.check_override(parsed)
             override.parsed = parsed
         return overrides
@@ -420,10 +415,8 @@ class Composer:
         """
         overrides = self.parse(typed)
         doubtful = [o for o in overrides if is_free(o.key) and o[:1] not in "+~"]
-        values = {o.key: o.value for o in overrides}
-        pairs = [*_EXCLUSIVE, *(pair[::-1] for pair in _EXCLUSIVE)]
-        others = [other for key, other in pairs
-                  if values.get(key, "null") != "null" and other not in values]  # fmt: skip
+        numbers = keys_of(o for o in overrides if o.value != "null") & {*_EXCLUSIVE}
+        others = sorted({_EXCLUSIVE[key] for key in numbers} - keys_of(overrides))
         if not (doubtful or others):
             return overrides
         cfg = self.compose([o for o in overrides if o not in doubtful], sweep=True)

@@ -101,7 +101,8 @@ def require_new(path: Path, key: str = "run.dir") -> None:
             return
     except OSError as e:
         raise storage_error(path, (e.strerror or str(e)).lower(), key) from e
-    resumable = key == "run.dir" and (path / "config.yaml").exists()
+    marker = {"run.dir": "config.yaml", "search.dir": "search.json"}.get(key)
+    resumable = marker is not None and (path / marker).exists()
     fix = resume_line(path) if resumable else "choose another path"
     what = "the directory is not empty" if path.is_dir() else "this is not a directory"
     raise config_error(key, path, what, "a new or empty directory is allowed", fix)

@@ -338,13 +338,14 @@ def read_dataclass(
     for key in value:
         if key not in known:
             raise unknown_key(f"{dot}{key}", value[key], known)
-    for key in (dot + key for key in known if key not in value):
-        fix = f"give {key}=VALUE or add it to your yaml file"
-        raise config_error(key, "(absent)", "the key is missing", "it needs a value", fix)
     done = dict(parts or {})
     for key, kind in known.items():
+        full = f"{dot}{key}"
+        if key not in value:
+            fix = f"give {full}=VALUE or add it to your yaml file"
+            raise config_error(full, "(absent)", "the key is missing", "it needs a value", fix)
         if key not in done:
-            done[key] = _value(kind, f"{dot}{key}", value[key])
+            done[key] = _value(kind, full, value[key])
     try:
         return cls(**done)
     except Invalid as e:

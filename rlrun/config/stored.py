@@ -132,20 +132,14 @@ def _add_new_keys(cfg: DictConfig) -> None:
         add(name, default[name])
     add("logger", logger)
     add("torso", {"layer_norm": torso.layer_norm})
-    policy: Any = cfg.get("policy") or {}
+    policy = cfg.get("policy") or {}
     if policy.get("name") == "pqn":
         add("policy", {"normalize_reward": False})
-    if "not_learned_by" not in (cfg.get("env") or {}) and "normalize_obs" in policy:
-        stacked = (cfg.get("env") or {}).get("frame_stack", 1) > 1
-        if stacked and policy.normalize_obs is None:  # meant single vectors
-            policy.normalize_obs = False
     add("env", env)
     if (cfg.get("memory") or {}).get("name") in ("lru", "mingru"):  # had no layer after the sums
         add("memory", {"readout": False})
-    if "log_std_init" in (cfg.get("policy") or {}):  # earlier versions acted in the box's unit
+    if "log_std_init" in policy:  # earlier versions acted in the box's unit
         add("policy", {"rescale_actions": False})
-    if (cfg.get("pipeline") or {}).get("name") == "ray":  # every collector had a process
-        add("pipeline", {"collectors_per_process": 1})
 
 
 def _shipped(name: str) -> Any:

@@ -14,7 +14,6 @@ from rlrun.schema.ranges import (
     Rule,
     ScheduleConfig,
     at_least,
-    at_most,
     exactly_one,
     positive,
     read_when,
@@ -183,7 +182,7 @@ class SwitchedConfig(ValueConfig):
     )
     munchausen: float | None = field(metadata=unit())
     munchausen_tau: float = field(metadata=positive() | _MUNCHAUSEN)
-    munchausen_clip: float = field(metadata=at_most(0) | _MUNCHAUSEN)
+    munchausen_clip: float = field(metadata=within(-math.inf, 0) | _MUNCHAUSEN)
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule("v_max", lambda c: c.v_max <= c.v_min, "must be > policy.v_min = {v_min}", "",

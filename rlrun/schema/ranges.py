@@ -67,11 +67,6 @@ def at_least(bound: float) -> dict[str, Any]:
     return {"range": Range(bound, math.inf)}
 
 
-def at_most(bound: float) -> dict[str, Any]:
-    """Return metadata of a number, or a list or schedule of them, that must be <= ``bound``."""
-    return {"range": Range(-math.inf, bound)}
-
-
 def within(low: float, high: float) -> dict[str, Any]:
     """Return metadata of a number, or a list or schedule of them, within [``low``, ``high``].
 
