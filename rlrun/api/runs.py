@@ -64,9 +64,9 @@ def train(
         if line.asks_for_sweep:
             wrong = "asks for a sweep; rlrun.train runs once"
             raise ConfigError(f"hydra.mode: {wrong}; leave it out, or use rlrun.sweep")
-        new = new_run(line)
-        new.run()
-    return Run(new.run_dir)
+        directory, run = new_run(line)
+        run()
+    return Run(directory)
 
 
 @errors_of_cli

@@ -11,19 +11,18 @@ import numpy as np
 
 from rlrun.api.calls import StrPath, arguments, check_words, errors_of_cli, path_of, running_call
 from rlrun.api.run import find_pandas
-from rlrun.cli.error_report import SweepStopped
 from rlrun.cli.report import make_report
 from rlrun.cli.run import read_line
 from rlrun.cli.search import no_result, run_search
 from rlrun.cli.sweep import is_ours, start_sweep
 from rlrun.config import Composer
-from rlrun.errors import ConfigError, Interrupted, RlrunError
+from rlrun.errors import ConfigError, RlrunError
 from rlrun.reports.document import Table
 from rlrun.reports.versus import compare_lines
 from rlrun.run.files import read_record
 from rlrun.schema.override import Override, read_overrides
 from rlrun.sweeps.launcher import CONSOLE, last_error
-from rlrun.sweeps.record import JobRecord, resume_line
+from rlrun.sweeps.record import JobRecord
 
 _SHOWN = "logger.progress"  # set by quiet=True; does not change the run
 
@@ -63,12 +62,7 @@ def sweep(
         if not is_ours(composer.compose(line.overrides, sweep=True)):
             wrong = "rlrun.sweep runs its jobs on this machine or on Ray"
             raise ConfigError(f"hydra/launcher: {wrong}; local and ray are allowed; leave it out")
-        try:
-            path, record = start_sweep(line)
-        except SweepStopped as e:
-            where = line.sweep_dir
-            go_on = "" if where is None else f"; go on: {resume_line(Path(where))}"
-            raise Interrupted(f"interrupted{go_on}").with_code(e.code) from e
+        path, record = start_sweep(line)
     return as_table([_row(path, job) for job in record.jobs])
 
 

@@ -2,7 +2,6 @@
 
 import math
 import os
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
@@ -358,16 +357,9 @@ def raise_usage_errors(parser: "argparse.ArgumentParser") -> None:
     """Let a parser raise ConfigError for words that it does not take."""
 
     def error(message: str) -> NoReturn:
-        raise _usage_error(parser.prog, message)
+        fix = "correct the command"
+        if message.startswith("unrecognized arguments: ") and parser.prog == "rlrun compare":
+            fix = "A and B are one argument each: put a glob in quotes"
+        raise ConfigError(f"{parser.prog}: {message}; see rlrun --help; {fix}")
 
     parser.error = error  # type: ignore[method-assign]
-
-
-def _usage_error(prog: str, message: str) -> ConfigError:
-    match = re.search(r"unrecognized arguments: --(\w[\w.-]*)", message)
-    fix = "correct the command"
-    if match and prog == "rlrun":
-        fix = f"options are written {match[1].replace('-', '_')}=VALUE, without dashes"
-    elif message.startswith("unrecognized arguments: ") and prog == "rlrun compare":
-        fix = "A and B are one argument each: put a glob in quotes"
-    return ConfigError(f"{prog}: {message}; see rlrun --help; {fix}")

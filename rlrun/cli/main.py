@@ -128,7 +128,7 @@ def _train(argv: list[str]) -> Callable[[], int]:
     if any(word.startswith("-") for word in words):
         return _with_flags(words, quiet=quiet)
     line = read_line(Composer(), words, quiet=quiet)
-    return _sweep(line) if line.asks_for_sweep else new_run(line).run
+    return _sweep(line) if line.asks_for_sweep else new_run(line)[1]
 
 
 def _with_flags(words: list[str], *, quiet: bool) -> Callable[[], int]:
@@ -167,7 +167,7 @@ def _with_flags(words: list[str], *, quiet: bool) -> Callable[[], int]:
         if args.cfg == "job" and args.package is None:
             return partial(_print_job, cfg, args)
         return partial(_print_by_hydra, parser, args)
-    return _sweep(line) if args.multirun or line.asks_for_sweep else new_run(line).run
+    return _sweep(line) if args.multirun or line.asks_for_sweep else new_run(line)[1]
 
 
 def _sweep(line: "Line") -> Callable[[], int]:

@@ -17,10 +17,10 @@ from omegaconf import OmegaConf
 from rlrun.cli.run import Line, silent
 from rlrun.cli.sweep import run_jobs, scores_of
 from rlrun.config import Composer
-from rlrun.config.compose import read_presets, shipped_conf
+from rlrun.config.compose import read_presets, read_shipped
 from rlrun.config.config_errors import config_error
 from rlrun.config.directories import study_directory
-from rlrun.config.reader import read_dataclass, read_yaml
+from rlrun.config.reader import read_dataclass
 from rlrun.config.space import read_settings
 from rlrun.reports.bounds import return_bounds
 from rlrun.reports.document import csv_text, markdown, terminal_lines
@@ -173,9 +173,8 @@ def _write_bench(path: Path, settings: Sequence[BenchSetting], *, quiet: bool) -
 @cache
 def _known() -> dict[str, Any]:
     """Return the tasks of conf/bench_tasks.yaml."""
-    known = OmegaConf.to_container(OmegaConf.create(read_yaml(shipped_conf() / "bench_tasks.yaml")))
-    assert isinstance(known, dict)
-    return {str(name): task for name, task in known.items()}
+    tasks: Any = OmegaConf.to_container(read_shipped("bench_tasks"))
+    return dict(tasks)
 
 
 def _task(name: str) -> BenchTaskConfig:

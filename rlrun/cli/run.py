@@ -1,11 +1,11 @@
 """A line of overrides, and the single run that it starts: validated, given a directory, run.
 
-``NewRun.run`` and ``resume_run`` raise errors; ``rlrun.api`` calls them as well.
+``new_run`` and ``resume_run`` raise errors; ``rlrun.api`` calls them as well.
 """
 
 import logging
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -83,26 +83,13 @@ def open_resources(overrides: Sequence[Override]) -> list[Override]:
     return [Override(f"++{o}") if o.startswith(free) else o for o in overrides]
 
 
-@dataclass(frozen=True)
-class NewRun:
-    """A checked run with a directory."""
+def new_run(line: Line) -> tuple[Path, Callable[[], int]]:
+    """Return the directory, made for it, of the run that a line asks for, and what runs it.
 
-    line: Line
-    run_dir: Path
-    config: Config
-    composed: DictConfig
+    The run is checked. The function returns the exit code.
 
-    def run(self) -> int:
-        """Run to the end and return the exit code. Raises: RlrunError."""
-        job = partial(start_job, config=self.config, own_process=self.line.own_process)
-        ended: int | Exception = self.line.composer.run(job, self.composed)
-        if isinstance(ended, Exception):
-            raise ended
-        return ended
-
-
-def new_run(line: Line) -> NewRun:
-    """Return the run that a line asks for, checked, with its own directory. Raises: RlrunError."""
+    Raises: RlrunError.
+    """
     if line.seeds:
         typed, wrong = line.seeds[0], "only a sweep adds seeds (rlrun -m)"
         allowed = "settings to compare are needed"
@@ -126,7 +113,8 @@ def new_run(line: Line) -> NewRun:
         cfg.hydra.run.dir, cfg.hydra.mode = str(run_dir), RunMode.RUN
     if run_dir != path:  # another run has that name, which the config may speak of
         config = read_composed(cfg)
-    return NewRun(line, run_dir, config, cfg)
+    job = partial(start_job, config=config, own_process=line.own_process)
+    return run_dir, partial(composer.run, job, cfg)
 
 
 def write_texts(run_dir: Path, raw_yaml: str, overrides: Sequence[str]) -> None:
@@ -149,7 +137,7 @@ def start_job(
 
     The log of the run contains the error. A raised error is one that Hydra prints. ``config``:
     ``cfg`` as already read; None: read it from ``cfg`` (a launcher composes its jobs again).
-    ``own_process``: as for ``NewRun.run``. ``checked``: its environment was checked when the sweep
+    ``own_process``: as for ``Line``. ``checked``: its environment was checked when the sweep
     began.
     """
     run_dir = Path(HydraConfig.get().runtime.output_dir)
@@ -184,10 +172,18 @@ def _prepare(config: Config, *, own_process: bool) -> None:
         start_forkserver()
 
 
-def run_job(cfg: DictConfig, config: Config | None = None) -> int:
-    """Run ``start_job`` for a job of a sweep, print the run's error, and return its exit code."""
-    ended = start_job(cfg, config, checked=True)
-    return exit_code(ended) if isinstance(ended, Exception) else ended
+def run_job(cfg: DictConfig, *, in_turn: bool = False) -> int:
+    """Run ``start_job`` for a job of a sweep, print the run's error, and return its exit code.
+
+    ``in_turn``: in the process of the sweep, which a signal ends.
+
+    Raises: SweepStopped.
+    """
+    ended = start_job(cfg, checked=True)
+    code = exit_code(ended) if isinstance(ended, Exception) else ended
+    if in_turn and code in (75, Interrupted.exit_code, 143):  # signals
+        raise SweepStopped(code)
+    return code
 
 
 def resume_run(
@@ -201,7 +197,7 @@ def resume_run(
     """Continue a run, from the checkpoint of an env step if one is given. Return 0.
 
     ``discard``: delete the checkpoints after ``step``, if there are any. ``own_process``: as for
-    ``NewRun.run``.
+    ``Line``.
 
     Raises: RlrunError, BrokenPipeError.
     """
@@ -281,11 +277,3 @@ def _value_of(config: Any, key: str) -> Any:
     for name in key.split("."):
         config = config.get(name) if isinstance(config, dict) else getattr(config, name, None)
     return config
-
-
-def run_sweep_job(cfg: DictConfig) -> int:
-    """Run one job of a sweep: an error ends this job, a signal the sweep."""
-    code = run_job(cfg)
-    if code in (75, Interrupted.exit_code, 143):  # signals
-        raise SweepStopped(code)
-    return code

@@ -76,7 +76,11 @@ def resume_search(directory: Path, overrides: Sequence[Override], *, quiet: bool
     settings: SearchConfig = read_dataclass(SearchConfig, content["settings"], "search")
     addresses = {o.key: o for o in overrides if o.key in ADDRESSES}
     if changes := [o for o in overrides if o.key not in addresses]:
-        settings = _more_trials(composer, settings, changes)
+        if refused := next((o for o in changes if o.key != "search.trials"), None):
+            wrong, allowed = "a resumed search cannot change this", "search.trials may change"
+            fix = "start a new search with another search.dir"
+            raise config_error(refused.key, refused.value, wrong, allowed, fix)
+        settings = replace(settings, trials=read_settings(composer, "search", changes).trials)
         content["settings"]["trials"] = settings.trials
     kept = [o for o in read_overrides(content["overrides"]) if o.key not in addresses]
     content["overrides"] = [*kept, *addresses.values()]
@@ -178,14 +182,3 @@ def _read_marker(directory: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path}: is damaged ({e}); it must be as rlrun wrote it; restore it from a copy"
         ) from e
-
-
-def _more_trials(
-    composer: Composer, settings: SearchConfig, overrides: Sequence[Override]
-) -> SearchConfig:
-    """Return the settings with another search.trials. Raises: ConfigError for any other key."""
-    if refused := next((o for o in overrides if o.key != "search.trials"), None):
-        wrong, allowed = "a resumed search cannot change this", "search.trials may change"
-        fix = "start a new search with another search.dir"
-        raise config_error(refused.key, refused.value, wrong, allowed, fix)
-    return replace(settings, trials=read_settings(composer, "search", overrides).trials)

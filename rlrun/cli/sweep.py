@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,10 +15,10 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from rlrun.cli.error_report import SweepStopped, going_on, report
-from rlrun.cli.run import Line, open_resources, run_job, run_sweep_job, write_texts
+from rlrun.cli.run import Line, open_resources, run_job, write_texts
 from rlrun.config import Composer, directories, load, read_checked
 from rlrun.config.checks import check_typed_keys
-from rlrun.config.compose import Multirun, pack, place, run_packed
+from rlrun.config.compose import pack, place, run_packed
 from rlrun.config.config_errors import config_error
 from rlrun.config.hydra_keys import check_logging, check_stored, typed_overrides
 from rlrun.config.ray import require_ray
@@ -403,8 +404,13 @@ def start_sweep(
             held.enter_context(lock_run_dir(sweep.path))
         begin(sweep.path)
         sweep.record.commands.append(list(sys.argv))
-        run = _run_ours if is_ours(cfg) else _run_by_hydra
-        run(sweep)
+        tasks = sweep.add()
+        if not is_ours(cfg):
+            _run_by_hydra(sweep)
+            return sweep.path, sweep.record
+        with composer.multirun(cfg, sweep.path):
+            own = line.own_process
+            _run(tasks, sweep.record, sweep.path, quiet=line.quiet, own_process=own)
         return sweep.path, sweep.record
 
 
@@ -428,17 +434,6 @@ def _needs_short_names(sweep: Sweep, jobs: Sequence[Sequence[str]]) -> bool:
     if any(len(part.encode()) > _LONGEST_NAME for part in parts):
         return True
     return not is_ours(sweep.cfg) and any("/" in o for job in jobs for o in job)
-
-
-def _run_ours(sweep: Sweep) -> None:
-    """Run the jobs in rlrun's pool."""
-    line = sweep.line
-    tasks = sweep.add()
-    multirun = Multirun(line.composer, sweep.cfg, sweep.path)
-    try:
-        _run(tasks, sweep.record, sweep.path, quiet=line.quiet, own_process=line.own_process)
-    finally:
-        multirun.end()
 
 
 def _run(
@@ -482,14 +477,15 @@ def run_packed_job(text: str) -> int:
 
 def _run_by_hydra(sweep: Sweep) -> None:
     """Run the jobs with another launcher (basic, joblib, submitit), which composes them again."""
-    sweep.add()
     jobs = sweep.record.jobs
     key = "hydra.job.config.override_dirname.exclude_keys"
     unnamed = [*OmegaConf.select(sweep.cfg, key), *_constant_keys(*(j.overrides for j in jobs))]
     extra = ["hydra.sweep.subdir=${hydra.job.num}"] if sweep.short_names else []
     extra.append(f"{key}=[{','.join(unnamed)}]")
     try:
-        codes = sweep.line.composer.sweep(run_sweep_job, [*sweep.overrides, *extra])
+        codes = sweep.line.composer.sweep(
+            partial(run_job, in_turn=True), [*sweep.overrides, *extra]
+        )
         for job, code in zip(jobs, codes, strict=True):
             job.end(int(code))
     except (SweepStopped, KeyboardInterrupt):

@@ -10,7 +10,8 @@ import os
 import re
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from functools import cache
 from importlib.util import find_spec
@@ -91,6 +92,11 @@ def shipped_conf() -> Path:
     if spec is not None and spec.submodule_search_locations:
         return Path(spec.submodule_search_locations[0])
     return Path(__file__).resolve().parents[2] / "conf"
+
+
+def read_shipped(name: str) -> Any:
+    """Return the content of one of rlrun's own yaml files, without that of its defaults."""
+    return OmegaConf.load(shipped_conf() / f"{name}.yaml")
 
 
 @cache
@@ -385,8 +391,11 @@ class Composer:
             raise config_error(key, value, "is not a path", "a path is allowed", f"set {key}=PATH")
         return Path(value)
 
-    def run(self, task: TaskFunction, cfg: DictConfig) -> Any:
-        """Run ``task`` in ``hydra.run.dir``, like ``Hydra.run`` without composing."""
+    def run(self, task: TaskFunction, cfg: DictConfig) -> int:
+        """Run ``task`` in ``hydra.run.dir``, like ``Hydra.run`` without composing.
+
+        Return what it returns, or raise it if it is an exception.
+        """
         try:
             configure_log(cfg.hydra.hydra_logging, cfg.hydra.verbose)
             callbacks = Callbacks(cfg)
@@ -399,7 +408,24 @@ class Composer:
             allowed = "logging and callbacks as Hydra has them are allowed"
             raise ConfigError(f"hydra: {text}; {allowed}; correct hydra.* on the line") from e
         callbacks.on_run_end(config=cfg, config_name=self.config_name, job_return=done)
-        return done.return_value
+        ended: int | Exception = done.return_value
+        if isinstance(ended, Exception):
+            raise ended
+        return ended
+
+    @contextmanager
+    def multirun(self, cfg: DictConfig, sweep_dir: Path) -> Iterator[None]:
+        """Do around this block what Hydra does of a sweep besides its jobs."""
+        with flag_override(cfg.hydra, "readonly", False):
+            cfg.hydra.sweep.dir, cfg.hydra.mode = str(sweep_dir), RunMode.MULTIRUN
+        if not (sweep_dir / "multirun.yaml").exists():
+            OmegaConf.save(cfg, sweep_dir / "multirun.yaml")
+        callbacks = Callbacks(cfg)
+        callbacks.on_multirun_start(config=cfg, config_name=self.config_name)
+        try:
+            yield
+        finally:
+            callbacks.on_multirun_end(config=cfg, config_name=self.config_name)
 
     def sweep(self, task: TaskFunction, overrides: Sequence[str]) -> list[Any]:
         """Run ``task`` in every job by Hydra's launcher and return the results."""
@@ -414,9 +440,13 @@ class Composer:
         If one of two keys that exclude each other is typed, the other becomes null.
         """
         overrides = self.parse(typed)
-        doubtful = [o for o in overrides if is_free(o.key) and o[:1] not in "+~"]
-        numbers = keys_of(o for o in overrides if o.value != "null") & {*_EXCLUSIVE}
-        others = sorted({_EXCLUSIVE[key] for key in numbers} - keys_of(overrides))
+        doubtful, others, keys = list[Override](), list[str](), keys_of(overrides)
+        for override in overrides:
+            if is_free(override.key) and override[:1] not in "+~":
+                doubtful.append(override)
+            other = _EXCLUSIVE.get(override.key)
+            if other is not None and other not in keys and override.value != "null":
+                others.append(other)
         if not (doubtful or others):
             return overrides
         cfg = self.compose([o for o in overrides if o not in doubtful], sweep=True)
@@ -577,19 +607,3 @@ def run_packed(task: TaskFunction, text: str) -> Any:
     context = HydraContext(config_loader=Composer().hydra.config_loader, callbacks=Callbacks(cfg))
     done = run_job(task, cfg, "hydra.sweep.dir", "hydra.sweep.subdir", context)
     return done.return_value
-
-
-class Multirun:
-    """Hydra's part of a sweep outside its jobs: multirun.yaml and callbacks."""
-
-    def __init__(self, composer: Composer, cfg: DictConfig, sweep_dir: Path) -> None:
-        self._name, self._cfg = composer.config_name, cfg
-        with flag_override(cfg.hydra, "readonly", False):
-            cfg.hydra.sweep.dir, cfg.hydra.mode = str(sweep_dir), RunMode.MULTIRUN
-        if not (sweep_dir / "multirun.yaml").exists():
-            OmegaConf.save(cfg, sweep_dir / "multirun.yaml")
-        self._callbacks = Callbacks(cfg)
-        self._callbacks.on_multirun_start(config=cfg, config_name=self._name)
-
-    def end(self) -> None:
-        self._callbacks.on_multirun_end(config=self._cfg, config_name=self._name)

@@ -63,12 +63,13 @@ def check_length(key: str, path: Path) -> None:
     if "\0" in text:
         raise config_error(key, ascii(text), "contains NUL", "a path is allowed", "leave it out")
     try:
-        sizes = [len(part.encode()) for part in path.parts]
+        content = text.encode()
     except UnicodeEncodeError:
         wrong, allowed = "is not UTF-8", "a name in UTF-8 is allowed"
         raise config_error(key, ascii(text), wrong, allowed, "rename it") from None
-    if max(sizes, default=0) > _LONGEST_NAME or len(text.encode()) > _LONGEST_PATH:
-        wrong = f"a name in it has {max(sizes)} bytes"
+    longest = max(map(len, content.split(b"/")))
+    if longest > _LONGEST_NAME or len(content) > _LONGEST_PATH:
+        wrong = f"a name in it has {longest} bytes"
         allowed = f"names of {_LONGEST_NAME} bytes, {_LONGEST_PATH} in all, are allowed"
         raise config_error(key, text, wrong, allowed, "choose a shorter one")
 

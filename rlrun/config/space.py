@@ -14,10 +14,10 @@ from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, RangeSw
 from omegaconf import OmegaConf
 
 from rlrun.config.checks import check_typed_keys, read_checked
-from rlrun.config.compose import Composer, shipped_conf
+from rlrun.config.compose import Composer, read_shipped
 from rlrun.config.config_errors import config_error, unknown_key
 from rlrun.config.hydra_keys import ADDRESSES
-from rlrun.config.reader import read_dataclass, read_yaml
+from rlrun.config.reader import read_dataclass
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.schema import Config
 from rlrun.schema.override import Override
@@ -79,9 +79,7 @@ def read_settings(composer: Composer, name: str, overrides: Sequence[str]) -> An
     Raises: ConfigError.
     """
     kind = COMMAND_CONFIGS[name]
-    values = OmegaConf.to_container(OmegaConf.create(read_yaml(shipped_conf() / f"{name}.yaml")))
-    assert isinstance(values, dict)
-    node = values[name]
+    node: Any = OmegaConf.to_container(read_shipped(name)[name])
     for override in composer.parse(overrides):
         key, text, parsed = override.key.removeprefix(f"{name}."), override.value, override.parsed
         if key not in node:

@@ -113,7 +113,7 @@ def published(config_yaml: str) -> str:
     """Return a config's yaml without what concerns the machine and the accounts of its run."""
     cfg: Any = OmegaConf.create(config_yaml)
     cfg.run.dir = None
-    cfg.logger = _shipped("logger/default")
+    cfg.logger = compose.read_shipped("logger/default")
     if "address" in cfg.pipeline:
         cfg.pipeline.address = None
     return compose.to_yaml(cfg)
@@ -121,9 +121,8 @@ def published(config_yaml: str) -> str:
 
 def _add_new_keys(cfg: DictConfig) -> None:
     """Add the default of every key that is newer than the stored config."""
-    default, logger, torso, env = map(
-        _shipped, ("config", "logger/default", "torso/mlp", "_base/env")
-    )
+    names = ("config", "logger/default", "torso/mlp", "_base/env")
+    default, logger, torso, env = map(compose.read_shipped, names)
 
     def add(group: str, keys: Any) -> None:
         cfg[group] = OmegaConf.merge(keys, cfg.get(group) or {})
@@ -140,11 +139,6 @@ def _add_new_keys(cfg: DictConfig) -> None:
         add("memory", {"readout": False})
     if "log_std_init" in policy:  # earlier versions acted in the box's unit
         add("policy", {"rescale_actions": False})
-
-
-def _shipped(name: str) -> Any:
-    """Return the config in a yaml file of rlrun."""
-    return OmegaConf.create(read_yaml(compose.shipped_conf() / f"{name}.yaml"))
 
 
 def _env_arguments(
