@@ -136,7 +136,10 @@ class _SegmentBuilder:
                     break
                 begin = max(start - offset, 0)
                 stop = min(start + rows - offset, trajectory.steps)
-                self._write(out, trajectory.read(begin, stop), offset + begin - start, column)
+                row = offset + begin - start
+                for name, x in arrays_by_name(trajectory.read(begin, stop)).items():
+                    if name in self.names:
+                        out[name][row : row + len(x), column] = x[:, 0]
             while queue and queue[0][0] + queue[0][1].steps < start + rows:
                 queue.popleft()
         tensors = {name: torch.from_numpy(x) for name, x in out.items()}
@@ -144,11 +147,6 @@ class _SegmentBuilder:
         structure = flatten(self.like.obs, "obs")[0]
         segment = as_segment(tensors.__getitem__, structure, self.like.extras, states)
         return replace(segment, state=tree_map(lambda x: x[0], states))
-
-    def _write(self, out: dict[str, np.ndarray], piece: Segment, row: int, column: int) -> None:
-        for name, x in arrays_by_name(piece).items():
-            if name in self.names:
-                out[name][row : row + len(x), column] = x[:, 0]
 
 
 def _shapes(arrays: dict[str, np.ndarray]) -> dict[str, str]:
