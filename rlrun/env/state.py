@@ -103,7 +103,7 @@ class _Capture:
 
     def _mutable(self, x: Any, path: str, attribute: bool) -> Any:
         kind, name = type(x), _engine_name(x)
-        if isinstance(x, np.ndarray | np.generic | bytes):
+        if isinstance(x, np.ndarray | np.generic) or kind is bytes:
             if isinstance(x, np.ndarray):
                 self.arrays.append((x, path))
             return _encoded(x, path)

@@ -2,6 +2,7 @@
 
 import random
 import threading
+from collections import OrderedDict, deque
 from typing import Any
 
 import gymnasium as gym
@@ -242,6 +243,22 @@ def test_what_is_shared_stays_shared():
     assert two.b.tolist() == two.deep["c"][0].tolist() == [2, 2, 2]
     assert one.a.tolist() == [1, 1, 1]
     assert two.draw() == one.draw(), "methods stay bound to the generator that was restored"
+
+
+@pytest.mark.parametrize("value", [
+    b"", b"ab", np.str_("a"), np.float32(0.1), np.bool_(True), np.datetime64("2020-01-01"),
+    np.array(["a", "bc"]), np.array([1 + 2j]), np.zeros((0, 3), ">f4"), np.array(2.0),
+    deque([1, 2], maxlen=3), {("a", 1): [{2}], 3: frozenset({4})}, OrderedDict(b=(1,), a=None),
+])  # fmt: skip
+def test_every_kind_of_value_comes_back(value):
+    one, two = gym.Env(), gym.Env()
+    one.x, two.x = value, None
+    before = capture(one)
+    restore(two, before)
+    assert type(two.x) is type(value)
+    assert repr(two.x) == repr(value)
+    assert getattr(two.x, "dtype", None) == getattr(value, "dtype", None)
+    assert getattr(two.x, "maxlen", None) == getattr(value, "maxlen", None)
 
 
 @pytest.mark.parametrize("make", [
