@@ -8,10 +8,8 @@ one thread, the best of a few passes.
 import logging
 import time
 import zlib
-from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -25,13 +23,7 @@ from rlrun.cli.commands import READABLE
 from rlrun.codec import planes, tree_table
 from rlrun.dataset import read_dataset
 from rlrun.dataset.format import DESCRIPTION_FILE
-from rlrun.errors import (
-    CheckpointError,
-    ConfigError,
-    ResourceError,
-    require_new_file,
-    storage_errors,
-)
+from rlrun.errors import CheckpointError, ConfigError, storage_errors
 from rlrun.run import checkpoint, history
 from rlrun.run.files import require_run
 from rlrun.run.manifest import list_checkpoints
@@ -280,19 +272,6 @@ def table_lines(series: Series, results: Sequence[Measurement]) -> Iterator[str]
         yield f"  {result.coder:10s} {100 * ratio:6.1f} % {speeds}  {worth}"
         if result.coder == "auto":
             yield f"             = {result.chosen}"
-
-
-def bench(args: Namespace) -> int:
-    """Print a table for every series of weights or rows found."""
-    if args.plot is not None:
-        if find_spec("matplotlib") is None:
-            wrong = "drawing needs the package matplotlib, which is missing"
-            fix = "the table needs nothing more; pip install 'rlrun[plot]'"
-            raise ResourceError(f"--plot = {args.plot}: {wrong}; {fix}")
-        require_new_file("--plot", args.plot, (".png", ".svg", ".pdf"), overwrite=True)
-    for line in report(args.paths, args.plot):
-        print(line, flush=True)
-    return 0
 
 
 def report(paths: Sequence[Path], plot: Path | None) -> Iterator[str]:

@@ -270,7 +270,7 @@ COMMANDS: dict[str, Command] = {
         (("RUN_DIR", "writes its event files anew from its records"),), (RUN_DIR,),
     ),
     "codec": Command(
-        "codec_bench:bench",
+        "runs:codec_bench",
         "Measures size and speed of every coder on runs, datasets, .npy, .npz and .safetensors "
         "files.",
         (("bench RUN_DIR|FILE ...", "what coders make of its weights and rows"),),

@@ -1,4 +1,4 @@
-"""The subcommands on a run directory: eval, play, resume, fork, verify, diff, export.
+"""The subcommands on a run directory: eval, play, resume, fork, verify, diff, export, codec.
 
 Checks that need no torch come first.
 """
@@ -265,3 +265,18 @@ def _check_policy(config: "Config") -> None:
         raise ConfigError(f"policy.name = {name}: its actions are those of a team; {allowed}")
     if agents == "separate":
         raise ConfigError(f"agents.name = {agents}: every agent has a network; {allowed}")
+
+
+def codec_bench(args: Namespace) -> int:
+    """Print a table for every series of weights or rows found."""
+    if args.plot is not None:
+        if find_spec("matplotlib") is None:
+            wrong = "drawing needs the package matplotlib, which is missing"
+            fix = "the table needs nothing more; pip install 'rlrun[plot]'"
+            raise ResourceError(f"--plot = {args.plot}: {wrong}; {fix}")
+        require_new_file("--plot", args.plot, (".png", ".svg", ".pdf"), overwrite=True)
+    from rlrun.cli.codec_bench import report  # imports torch
+
+    for line in report(args.paths, args.plot):
+        print(line, flush=True)
+    return 0

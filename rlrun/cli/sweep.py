@@ -64,11 +64,6 @@ _LOCAL, _RAY = "rlrun.sweeps.pool.Pool", "rlrun.sweeps.ray_pool.RayPool"
 _CHOICE = "hydra/launcher"
 
 
-def is_local(cfg: DictConfig) -> bool:
-    """Return whether the sweep runs in rlrun's pool on this machine."""
-    return _target(cfg) == _LOCAL
-
-
 def _target(cfg: DictConfig) -> str:
     return str(cfg.hydra.launcher.get("_target_", ""))
 
@@ -569,7 +564,7 @@ def run_auto(line: Line) -> int:
     composer, quiet = line.composer, line.quiet
     settings = _read_seeds(composer, line.seeds)
     cfg = composer.compose(line.overrides, sweep=True)
-    if not is_local(cfg):
+    if _target(cfg) != _LOCAL:
         key, fix = "hydra/launcher", "leave hydra/launcher out"
         wrong = "seeds=auto adds jobs to its sweep, which hydra/launcher=local alone does"
         raise ConfigError(f"{key}: {wrong}; {fix}", key=key)

@@ -5,7 +5,6 @@
 
 import ctypes
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, fields, is_dataclass, replace
 from functools import cache
@@ -169,7 +168,7 @@ def cuda_devices() -> tuple[int, str]:
     if re.search(r"^cuda\s*(?::[^=]*)?=\s*None", text, re.MULTILINE):
         return 0, "the installed torch is built without CUDA"
     try:
-        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+        driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return 0, "this machine has no NVIDIA driver"
     count = ctypes.c_int(0)

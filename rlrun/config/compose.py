@@ -231,11 +231,7 @@ class Composer:
         """Return the options of a group, including those of --config-dir."""
         return self.hydra.config_loader.get_group_options(group, ObjectType.CONFIG)
 
-    def gives(self, name: str, key: str) -> bool:
-        """Return whether the yaml file ``name`` itself has a value for ``key``."""
-        return OmegaConf.select(self._load(name), key) is not None
-
-    def _load(self, name: str) -> Any:
+    def content(self, name: str) -> Any:
         """Return the content of the yaml file ``name``, empty if there is none."""
         result = self._repository.load_config(name)
         return OmegaConf.create() if result is None else result.config
@@ -248,7 +244,7 @@ class Composer:
         overrides = read_overrides(typed)
         try:
             if self.foreign and self.config_name != "config":
-                hydra_keys.check_primary(self._load(self.config_name))
+                hydra_keys.check_primary(self.content(self.config_name))
             with warnings.catch_warnings():  # about a missing search path
                 warnings.filterwarnings("error", category=UserWarning, module="hydra")
                 cfg = self.hydra.compose_config(
@@ -256,11 +252,11 @@ class Composer:
                     run_mode=RunMode.MULTIRUN if sweep else RunMode.RUN,
                     with_log_configuration=False,
                 )  # fmt: skip
+            self._check_hydra(cfg, overrides)
         except ConfigError:
             raise
         except Exception as e:
             raise as_config_error(e, overrides, self.groups(), self.options) from e
-        self._check_hydra(cfg, overrides)
         return cfg
 
     def _check_hydra(self, cfg: DictConfig, overrides: Sequence[Override]) -> None:
@@ -269,15 +265,8 @@ class Composer:
             return  # that of the shipped files
         if self.foreign or any("hydra.searchpath" in o for o in overrides):
             typed = [str(o) for o in overrides if o.is_hydra and "searchpath" not in o]
-            hydra_keys.check_files(cfg, self._shipped(tuple(typed)), overrides)
+            hydra_keys.check_files(cfg, _shipped_config(tuple(typed)), overrides)
         hydra_keys.check_node(cfg)
-
-    def _shipped(self, overrides: tuple[str, ...]) -> DictConfig:
-        """Return the config of the shipped files with these overrides of the hydra node."""
-        try:
-            return _shipped_config(overrides)
-        except Exception as e:
-            raise as_config_error(e, overrides, self.groups(), self.options) from e
 
     def parse(self, typed: Sequence[str]) -> list[Override]:
         """Return the overrides parsed by Hydra's grammar."""
@@ -559,7 +548,8 @@ def read_presets(composer: Composer, cfg: DictConfig, overrides: Sequence[Overri
         typed = {override.key: override for override in overrides if override[:1] not in "+~"}
         if key in typed or not e.owned or key in RENAMED or group not in typed or group == key:
             raise
-        if experiment is None or not composer.gives(f"experiment/{experiment}", key):
+        content = composer.content(f"experiment/{experiment}")
+        if experiment is None or OmegaConf.select(content, key) is None:
             raise
         wrong, allowed = f"it sets {key}, which {typed[group]} does not have", "allowed is its own"
         fix = f"leave {typed[group]} or the experiment out"

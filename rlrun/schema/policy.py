@@ -154,6 +154,10 @@ class ValueConfig(ActionValueConfig):
 
     rules: ClassVar[tuple[Rule, ...]] = exactly_one("target_update_every", "target_tau")
 
+    @property
+    def window(self) -> Window:
+        return Window(0, 1, self.nstep)
+
 
 @dataclass(frozen=True)
 class SwitchedConfig(ValueConfig):
@@ -245,10 +249,6 @@ class DQNConfig(SwitchedConfig):
 
     recurrent: ClassVar[bool] = False
     recurrent_variant: ClassVar[str | None] = "policy=r2d2 (with distributions: r2d2_c51, r2d2_qr)"
-
-    @property
-    def window(self) -> Window:
-        return Window(0, 1, self.nstep)
 
 
 @dataclass(frozen=True)
@@ -379,10 +379,6 @@ class CQLConfig(ValueConfig):
 
     conservatism: float = field(metadata=at_least(0))
 
-    @property
-    def window(self) -> Window:
-        return Window(0, 1, self.nstep)
-
 
 @dataclass(frozen=True)
 class CQLSACConfig(SACConfig):
@@ -497,6 +493,12 @@ class RNDConfig(BonusConfig):
     gamma: float = field(metadata=unit())
 
 
+_HIDDEN_STATES = {  # memory -> arrays of its state, if all are as wide as its outputs
+    "none": 0, "gru": 1, "mingru": 1, "indrnn": 1, "bmru": 1, "lstm": 2, "lru": 2, "rtu": 2,
+    "slstm": 4,
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class MemoryConfig(Ranged):
     name: str  # or mypkg.mod:Cell
@@ -511,8 +513,7 @@ class MemoryConfig(Ranged):
 
     def state_widths(self) -> tuple[int, ...]:
         """Return the widths S of the arrays [B, S] in a built-in memory's state."""
-        count = {"lstm": 2, "gru": 1, "mingru": 1, "none": 0}[self.name]
-        return (self.hidden,) * count
+        return (self.hidden,) * _HIDDEN_STATES[self.name]
 
 
 @dataclass(frozen=True)
@@ -526,9 +527,6 @@ class RingConfig(MemoryConfig):
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule("r_min", lambda c: c.r_min >= c.r_max, "must be below memory.r_max = {r_max}", "", ""),
     )
-
-    def state_widths(self) -> tuple[int, ...]:
-        return (self.hidden, self.hidden)
 
 
 @dataclass(frozen=True)
@@ -593,17 +591,11 @@ class GTrXLConfig(HeadsConfig):
 class IndRNNConfig(MemoryConfig):
     horizon: float = field(metadata=at_least(1))
 
-    def state_widths(self) -> tuple[int, ...]:
-        return (self.hidden,)
-
 
 @dataclass(frozen=True)
 class BMRUConfig(MemoryConfig):
     threshold: float = field(metadata=at_least(0))
     readout: bool
-
-    def state_widths(self) -> tuple[int, ...]:
-        return (self.hidden,)
 
 
 @dataclass(frozen=True)
@@ -617,8 +609,7 @@ class MLSTMConfig(HeadsConfig):
 
 @dataclass(frozen=True)
 class SLSTMConfig(HeadsConfig):
-    def state_widths(self) -> tuple[int, ...]:
-        return (self.hidden,) * 4
+    """Keys of ``memory=slstm``."""
 
 
 @dataclass(frozen=True)
