@@ -1,5 +1,6 @@
 """Construction of environments, and of their spaces before a run, from the config."""
 
+import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -46,7 +47,7 @@ __all__ = ["Env", "Step", "known_spaces", "make_env", "make_one_env", "probe"]
 
 AnyEnv = gym.Env[Any, Any]
 Probed = tuple[gym.Space[Any], gym.Space[Any], int]
-_known: dict[str, tuple[EnvSpec | None, Probed]] = {}  # with the registration that was probed
+_known: dict[str, tuple[object, Probed]] = {}  # with the registration that was probed
 _made: list[weakref.ref[AnyEnv]] = []  # single environments, without wrappers
 _NATIVE_DIFFERS = "ALE/"  # ids whose native vector environment is not their single one: ale-py's
 
@@ -387,8 +388,10 @@ def known_spaces(config: EnvConfig, agents: AgentsConfig) -> Probed:
     return _known[key][1]
 
 
-def _registered(env_id: str) -> EnvSpec | None:
-    """Return Gymnasium's entry of an id, which a notebook may register again."""
+def _registered(env_id: str) -> object:
+    """Return Gymnasium's entry of an id, or the maker of a team: a notebook may renew them."""
+    if env_id.startswith(PREFIX):
+        return getattr(sys.modules.get(env_id.removeprefix(PREFIX)), "parallel_env", None)
     return gym.registry.get(env_id.rpartition(":")[2])
 
 

@@ -9,12 +9,13 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from rlrun.env import make_env
+from rlrun.env import known_spaces, make_env
 from rlrun.errors import ConfigError, EnvError, ResourceError
 from rlrun.schema import AgentsConfig
 from rlrun.spaces import AgentSpace, JointSpace
 from rlrun.types import Window, tree_map
 from tests.buffer.make import make_replay
+from tests.env import zoo_example
 from tests.env.presets import assert_names, config_of, preset
 from tests.env.telling import STRANGE
 from tests.env.zoo_example import Leaving
@@ -143,6 +144,14 @@ def test_a_restarted_worker_opens_an_episode_of_all_its_agents():
 def test_what_cannot_be_made(given, words):
     with pytest.raises((ConfigError, ResourceError), match=words):
         zoo(**given)
+
+
+def test_a_team_that_is_defined_again_has_its_new_spaces(monkeypatch):
+    config = config_of(ZOO)
+    assert known_spaces(config, JOINT)[0].num_agents == 2
+    monkeypatch.setattr(zoo_example, "parallel_env", lambda: Leaving(lives=(2, 4, 6)))
+    assert known_spaces(config, JOINT)[0].num_agents == 3
+    make_env(config, num_envs=1, agents=JOINT).close()
 
 
 def test_the_extra_of_a_family_is_named(monkeypatch):
