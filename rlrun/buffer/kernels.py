@@ -236,6 +236,21 @@ def row_spans(ring: Arrays, slots: np.ndarray, head: int, nstep: int) -> np.ndar
     return out
 
 
+@jit
+def line_spans(lines: np.ndarray, slots: np.ndarray, capacity: int, head: int) -> np.ndarray:
+    """Return the ``Spans.lines`` of the windows in ``slots``; ``head``: windows so far."""
+    out = np.empty((7, len(slots)), np.int64)
+    for b in range(len(slots)):
+        line = np.uint64(slots[b])
+        column, learn, last = lines[line, 0], lines[line, 1], lines[line, 3]
+        first = learn - lines[line, 2]
+        out[0, b], out[1, b] = column * capacity + first % capacity, column
+        out[2, b], out[3, b] = first, learn
+        out[4, b], out[5, b] = last - lines[line, 4], last
+        out[6, b] = head - 1 - (head - 1 - slots[b]) % len(lines)
+    return out
+
+
 # -- reading ---------------------------------------------------------------------------------------
 
 

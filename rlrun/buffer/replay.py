@@ -245,10 +245,7 @@ class WindowTable:
         ring = self.ring
         if self.of_rows:
             return Spans(kernels.row_spans(ring.arrays, slots, ring.head, self.window.nstep))
-        column, learn, burnin, last, ended, _, _ = self.lines[slots].T
-        first = learn - burnin
-        cell, stop = ring.cells(first, column), last - ended
-        return Spans(np.stack([cell, column, first, learn, stop, last, self.keys(slots)]))
+        return Spans(kernels.line_spans(self.lines, slots, ring.rows, self.head))
 
     def states_of(self, slots: np.ndarray) -> Tree:
         """Return the states before the first rows of the windows, new arrays [n, ...]."""
