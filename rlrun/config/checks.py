@@ -24,7 +24,15 @@ from rlrun.config.ray import require_head, require_ray
 from rlrun.errors import ConfigError, ResourceError
 from rlrun.schema import Config, RayConfig, ScriptedConfig
 from rlrun.schema.override import Override
-from rlrun.schema.ranges import NOUNS, Condition, Reader, format_value, join_words
+from rlrun.schema.ranges import (
+    NOUNS,
+    SCHEDULE_READERS,
+    Condition,
+    Reader,
+    ScheduleConfig,
+    format_value,
+    join_words,
+)
 from rlrun.trust import trusted_function
 from rlrun.video.files import require_packages
 
@@ -211,7 +219,7 @@ def check_typed_keys(configs: Sequence[Config], overrides: Sequence[Override]) -
 
 def _unread(config: Config, key: str) -> tuple[str, str] | None:
     """Return (what reads ``key``, what to do) if nothing reads it, else None."""
-    group, name = [*key.split("."), ""][:2]  # explore.epsilon.start is part of explore.epsilon
+    group, name, part = [*key.split("."), "", ""][:3]  # explore, epsilon, start
     if config.pipeline.name == "offline" and getattr(config, group, None) in _collecting(config):
         return "an offline run (pipeline=offline) collects nothing", "set pipeline=serial"
     known, value_of = _fields(config, group), rules.Facts(config).value
@@ -226,16 +234,26 @@ def _unread(config: Config, key: str) -> tuple[str, str] | None:
             return f"{owner} is {format_value(value)} whatever the environment", f"set {owner}"
     reader: Reader | None = metadata.get("read_when")
     if reader is None:
-        return None
+        return _unread_part(config, group, name, part)
     unmet = _unmet(config, reader)
     if not all(unmet):
-        return None
+        return _unread_part(config, group, name, part)
     reads = " or ".join(" with ".join(map(str, every)) for every in unmet)
     condition = unmet[0][-1]
     fix = reader.fix or f"set {condition.key}={(condition.values or ('',))[0]}"
     if condition.key in NOUNS:
         fix = f"use {config.policy.recurrent_variant or 'one that does'}"
     return f"{reads} reads it{_keys_read_instead(config, group, condition)}", fix
+
+
+def _unread_part(config: Config, group: str, name: str, part: str) -> tuple[str, str] | None:
+    """Return the answer of ``_unread`` for part of a schedule that its kind does not read."""
+    schedule = getattr(getattr(config, group, None), name, None)
+    kinds = SCHEDULE_READERS.get(part, ())
+    if not kinds or not isinstance(schedule, ScheduleConfig) or schedule.kind in kinds:
+        return None
+    kind = f"{group}.{name}.kind"
+    return f"{kind}={join_words(kinds, 'or')} reads it", f"set {kind}={kinds[0]}"
 
 
 def _collecting(config: Config) -> list[Any]:

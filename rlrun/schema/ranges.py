@@ -245,6 +245,12 @@ class Seconds(float):
         return cls(float(match[1]) * _UNITS[match[2]])
 
 
+_VARYING = ("linear", "exponential", "cosine")
+SCHEDULE_READERS = {  # part of a schedule -> the kinds that read it
+    "start": ("constant", *_VARYING), "end": _VARYING, "over": _VARYING, "points": ("piecewise",),
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class ScheduleConfig(Ranged):
     """A number that depends on environment steps. A bare number in yaml is ``constant``."""

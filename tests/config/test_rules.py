@@ -112,3 +112,21 @@ def test_a_key_of_collection_that_an_offline_run_is_given(word):
         checks.check_typed_keys([config(*OFFLINE, word)], typed)
     checks.check_typed_keys([config(*OFFLINE)], read_overrides(OFFLINE))
     checks.check_typed_keys([config("policy=dqn", word)], read_overrides([word]))
+
+
+@pytest.mark.parametrize(
+    ("words", "unread"),
+    [
+        (["policy=ppo", "policy.clip_range.end=0.05"], "policy.clip_range.end"),
+        (["policy=ppo", "policy.clip_range.over=9"], "policy.clip_range.over"),
+        (["policy=dqn", "policy.lr.points=[[0,1],[9,0]]"], "policy.lr.points"),
+        (["policy=ppo", "policy.clip_range.end=0.05", "policy.clip_range.kind=linear"], None),
+        (["policy=ppo", "policy.clip_range.start=0.05"], None),
+    ],
+)
+def test_a_part_of_a_schedule_that_its_kind_does_not_read(words, unread):
+    if unread is None:
+        checks.check_typed_keys([config(*words)], read_overrides(words))
+        return
+    with pytest.raises(ConfigError, match=rf"{unread} = .* it would change nothing; .*kind="):
+        checks.check_typed_keys([config(*words)], read_overrides(words))

@@ -355,6 +355,14 @@ def test_the_entropy_of_one_action_is_none(tmp_path):
     assert "one action" not in diagnose(read_run(run.path))
 
 
+@pytest.mark.parametrize(("kind", "tried"), [("linear", True), ("constant", False)])
+def test_the_end_of_an_epsilon_is_tried_where_it_is_read(kind, tried, tmp_path):
+    epsilon = {"explore.epsilon.kind": kind, "explore.epsilon.end": 0.01}
+    keys = {"explore.name": "schedule"} | epsilon
+    found = diagnose(sick(replace(CASES["one action"], keys=keys), tmp_path / "run"))
+    assert ("explore.epsilon.end=0.05" in found["one action"].tries) == tried
+
+
 def test_a_run_that_has_not_come_to_learn_is_not_accused(tmp_path):
     keys = {"learner.learning_starts": 25_000}
     case = CASES["no updates"]

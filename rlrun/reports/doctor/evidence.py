@@ -10,6 +10,7 @@ import numpy as np
 from rlrun.reports.runs import TIMINGS, Floats, RunData, finite, read_records, resolve
 from rlrun.run.manifest import METRICS
 from rlrun.schema.override import keys_of, read_overrides
+from rlrun.schema.ranges import SCHEDULE_READERS
 
 ON_POLICY = ("a2c", "ppo", "impala", "pqn")
 VALUE_BASED = ("dqn", "r2d2", "cql", "qmix", "pqn")
@@ -120,6 +121,10 @@ class Evidence:
         is read by the schedule, or by a ladder with one environment.
         """
         if key not in self.run.keys and f"{key}.start" not in self.run.keys:
+            return False
+        schedule, _, part = key.rpartition(".")
+        kind = self.value(f"{schedule}.kind")
+        if kind is not None and kind not in SCHEDULE_READERS.get(part, (kind,)):
             return False
         if key.startswith(("buffer.", "learner.replay_ratio", "learner.learning_starts")):
             return self.replay and self.collects
