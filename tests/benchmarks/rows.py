@@ -113,8 +113,8 @@ def make_row(
     """A row of measured values; ``higher``: larger values are the faster ones. ``other`` may be
     empty (not measured)."""
     inverse = kind == "speedup" and not higher
-    ratios = [b / a if inverse else a / b for a, b in zip(ours, other, strict=False)]
-    ratios = [] if kind == "fact" else ratios
+    pairs = [] if kind == "fact" else zip(ours, other, strict=False)
+    ratios = [b / a if inverse else a / b for a, b in pairs]
     return Row(
         name, setting, against, unit, kind, statistics.median(ours),
         statistics.median(other) if other else None, statistics.median(ratios) if ratios else None,

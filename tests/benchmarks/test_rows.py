@@ -18,6 +18,8 @@ def test_ratios_are_medians_of_pairs():
     assert (speedup.ratio, speedup.met) == (0.5, True)
     rate = make_row("x", {}, "peer", "steps/s", [10.0], [5.0], kind="speedup", higher=True)
     assert rate.ratio == 2.0
+    fact = make_row("x", {}, "peer", "share", [1.0], [0.0], kind="fact")
+    assert fact.ratio is None, "nothing is divided"
 
 
 def _row(against, other=2.0, **fields):
