@@ -4,7 +4,6 @@ Every digit is a number that survives rounding, rescaling, small noise and a gre
 rows can be read behind every wrapper. Torch-free: worker processes import it.
 """
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -311,4 +310,4 @@ def stand_ins() -> dict[str, ModuleType]:
             :: x.shape[0] // size[1], :: x.shape[1] // size[0]
         ]
         found["cv2"] = cv2_
-    return {name: module for name, module in found.items() if name not in sys.modules}
+    return found

@@ -155,10 +155,10 @@ def test_a_team_that_is_defined_again_has_its_new_spaces(monkeypatch):
 
 
 def test_the_extra_of_a_family_is_named(monkeypatch):
-    for name in ("pygame", "pymunk"):
+    for name in ("pygame", "Box2D"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ResourceError, match=r"pip install 'pettingzoo\[sisl\]'"):
-        zoo(env_id="pettingzoo:pettingzoo.sisl.waterworld_v4")
+        zoo(env_id="pettingzoo:pettingzoo.sisl.multiwalker_v9")
 
 
 class Breaking(Leaving):
