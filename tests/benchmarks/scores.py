@@ -221,6 +221,15 @@ ROWS = {
     "lunarlander_sac": Row(
         "policy=sac env=lunarlander_continuous", ">= 220", steps=300_000, needs="box2d"
     ),
+    "lunarlander_continuous_sac": Row(
+        "experiment=zoo_sac_lunarlander_continuous", ">= 260, rl-zoo3 (500k)", needs="box2d"
+    ),
+    "mountaincar_continuous_sac": Row(
+        "experiment=zoo_sac_mountaincar_continuous", ">= 94.7, rl-zoo3 (50k frames)"
+    ),
+    "mountaincar_continuous_td3": Row(
+        "experiment=zoo_td3_mountaincar_continuous", ">= 93.5, rl-zoo3 (50k frames)"
+    ),
     "halfcheetah_sac": Row(
         "policy=sac env=halfcheetah run.stop_return=null", ">= 0.9 x halfcheetah_sac_sb3", **CHEETAH
     ),

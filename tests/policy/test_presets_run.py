@@ -51,6 +51,8 @@ EXPERIMENTS = {
     "zoo_ppo_cartpole": (),
     "zoo_ppo_acrobot": (),
     "zoo_a2c_acrobot": (),
+    "zoo_sac_mountaincar_continuous": REPLAY,
+    "zoo_td3_mountaincar_continuous": REPLAY,
     "ppo_count_recall": (),
     "ppo_noisy_cartpole": (),
     "pqn_repeat_previous": (),
@@ -92,5 +94,6 @@ def test_experiments_with_games(tmp_path, experiment):
 
 
 @needs("Box2D")
-def test_an_experiment_with_box2d(tmp_path):
-    assert learns(tmp_path, "experiment=zoo_ppo_lunarlander_continuous", *FEW)
+@pytest.mark.parametrize(("experiment", "own"), [("ppo", ()), ("sac", REPLAY)])
+def test_experiments_with_box2d(tmp_path, experiment, own):
+    assert learns(tmp_path, f"experiment=zoo_{experiment}_lunarlander_continuous", *FEW, *own)
