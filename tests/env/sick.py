@@ -162,6 +162,21 @@ class Quiet(Healthy):
         return obs, 0.0, *rest
 
 
+class Sometimes(Quiet):
+    """Other observations than ``Quiet``: of ``late`` seeds of three in last rows, else in all."""
+
+    def __init__(self, late: int) -> None:
+        super().__init__()
+        self.late, self.seed = late, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.seed = self.seed if seed is None else seed
+        return super().reset(seed=seed)
+
+    def _obs(self) -> Any:
+        return super()._obs() + np.float32(self.t >= self.max_steps * (self.seed % 3 < self.late))
+
+
 class RewardedReset(SyncVectorEnv):
     """The row of a reset has a reward."""
 
@@ -196,6 +211,8 @@ VECTORS = {  # the single environment, the native vector of it
     "Same": (Healthy, partial(sync_vector, make=Healthy, mode="SAME_STEP")),
     "Rewarded": (Healthy, RewardedReset),
     "Quiet": (Quiet, partial(sync_vector, make=Quiet, mode="SAME_STEP")),
+    "Once": (Quiet, partial(sync_vector, make=partial(Sometimes, 1), mode="NEXT_STEP")),
+    "Twice": (Quiet, partial(sync_vector, make=partial(Sometimes, 2), mode="NEXT_STEP")),
     "Limited": (Quiet, partial(sync_vector, make=lambda: TimeLimit(Quiet(), 7), mode="SAME_STEP")),
 }
 for _class in (Healthy, *SICK):

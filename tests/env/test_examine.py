@@ -58,6 +58,8 @@ def test_vector_environments_that_reset_in_another_step() -> None:
     assert "reward" in findings(config_of("sick/Rewarded-v0"))["step after the end"]
     quiet = findings(config_of("sick/Quiet-v0"))["step after the end"]
     assert "single environment" in quiet
+    assert "step after the end" in findings(config_of("sick/Twice-v0"))
+    assert "step after the end" not in findings(config_of("sick/Once-v0")), "it may be chance"
     limited = findings(config_of("sick/Limited-v0"))["step after the end"]
     assert_names(limited, "truncated 6 limit 7")
     assert "step after the end" not in findings(config_of("tests/Spelled-next-v0"))

@@ -112,13 +112,18 @@ def test_a_worker_that_ends_while_its_state_is_saved_or_loaded_is_restarted(env)
 
 
 def test_a_crash_loop_ends():
-    """Every process is killed by the third step of an episode."""
-    changes = {"backend": "async", "on_worker_failure": "restart"}
-    env = make_env(bad("kill", bad_seed=None, **changes), num_envs=2)
-    with pytest.raises(EnvError, match=r"environments 0 and 1 at .* 3 times"):
+    """Every process is killed by the third step of an episode; by the twelfth is no loop."""
+    changes = {"bad_seed": None, "backend": "async", "on_worker_failure": "restart"}
+    env = make_env(bad("kill", **changes), num_envs=2)
+    with pytest.raises(EnvError, match=r"environments 0 and 1 at .* 3 "):
         walk(env, 40)
+    assert env.restarts == 2 * 3
     env.close()
     assert not any(process.is_alive() for process in processes(env))
+    env = make_env(bad("kill", at=12, **changes), num_envs=2)
+    walk(env, 50)
+    assert env.restarts == 2 * 4
+    env.close()
 
 
 class EndsAtOnce(gym.Wrapper):
