@@ -67,6 +67,8 @@ def test_a_missing_package_names_the_command(env_id, command, module, monkeypatc
     family = command.rpartition("[")[2].partition("]")[0]
     for loaded in [m for m in sys.modules if m.startswith(f"gymnasium.envs.{family}")]:
         monkeypatch.delitem(sys.modules, loaded)  # it has imported its package already
+    for registered in [i for i in gym.registry if i.lower().startswith(family)]:
+        monkeypatch.delitem(gym.registry, registered)
     monkeypatch.setitem(sys.modules, module, None)
     text = refusal(config_of(env_id), 7)
     assert text.startswith(f"env.id = {env_id}: ")
