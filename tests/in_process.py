@@ -133,11 +133,20 @@ class Done(NamedTuple):
         return re.sub(r"\n +", " ", self.out)
 
 
-def assert_one_error(done: Done, code: int = 2) -> None:
-    """A command that printed one line, of its error, and nothing else."""
+def assert_one_error(done: Done, *facts: str, code: int = 2) -> None:
+    """A command that printed one line, of its error, with these fields and values, and no more."""
     assert done.code == code, done
     assert done.out == ""
     assert re.fullmatch(r"rlrun: error: [^\n]+\n", done.err), done.err
+    assert not [fact for fact in facts if fact not in done.err], (facts, done.err)
+
+
+def assert_one_line(capsys: pytest.CaptureFixture[str], *facts: str) -> str:
+    """One line was printed to stderr, with these fields and values; return it."""
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1, err
+    assert not [fact for fact in facts if fact not in err], (facts, err)
+    return err
 
 
 @pytest.fixture

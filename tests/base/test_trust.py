@@ -74,16 +74,16 @@ def test_nothing_is_imported_without_trust(package):
     assert not package.exists()
     with trusting(["mine"]):
         assert trusted_function("policy.function", "mine.acts:leftmost").__name__ == "leftmost"
-        assert "not trusted" in refused("minefield:leftmost"), "a prefix is not the package"
-        assert "not trusted" in refused("os:system")
+        assert "--trust minefield" in refused("minefield:leftmost"), "a prefix is not the package"
+        assert "--trust os" in refused("os:system")
     assert package.exists()
-    assert "not trusted" in refused("mine.acts:leftmost"), "only while it lasts"
+    assert "--trust mine" in refused("mine.acts:leftmost"), "only while it lasts"
 
 
 def test_trust_in_a_part_of_a_package(package):
     with trusting(["mine.acts"]):
         trusted_function("policy.function", "mine.acts:leftmost")
-        assert "not trusted" in refused("mine.torn:f")
+        assert "--trust mine" in refused("mine.torn:f")
 
 
 def test_environment_variable(package, monkeypatch):
@@ -106,7 +106,7 @@ def test_what_is_no_function(package, name):
 
 def test_names_of_packages(package):
     for name in ("", "a,", "a,../x", "../x", "a:b", "1a"):
-        with pytest.raises(ConfigError, match="is not a package"), trusting([name]):
+        with pytest.raises(ConfigError), trusting([name]):
             pass
 
 

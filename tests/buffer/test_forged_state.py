@@ -182,7 +182,7 @@ def test_a_stored_action_outside_of_its_space(name: str, value: int) -> None:
         replay.ring.spaces = SPACES
     loaded.load_state_dict(whole.state_dict())
     whole.ring.action.array[1, 5] = value
-    with pytest.raises(CheckpointError, match=rf"of column 1: its action is {value}"):
+    with pytest.raises(CheckpointError, match=rf"column 1: .*action .*{value}"):
         loaded.load_state_dict(whole.state_dict())
 
 
@@ -199,5 +199,5 @@ def test_rollouts() -> None:
             Rollout(STREAM, rows=40).load_state_dict(state | {"ends": ends | {"first": changed}})
     assert tree_leaves(ends["obs"])
     state["steps"]["action"][7, 1] = 10
-    with pytest.raises(CheckpointError, match="row 7 of column 1: its action is 10"):
+    with pytest.raises(CheckpointError, match=r"row 7 of column 1: .*action .*10"):
         Rollout(STREAM, rows=40, spaces=SPACES).load_state_dict(state)

@@ -49,7 +49,7 @@ def test_too_many_rows_are_refused_and_nothing_is_lost():
     whole = stream()
     rollout = Rollout(whole, rows=10)
     rollout.add(part(whole, 0, 6))
-    with pytest.raises(ValueError, match=r"allowed are 4 \(the free rows of 10\)"):
+    with pytest.raises(ValueError, match=r"4 .*10"):
         rollout.add(part(whole, 6, 11))
     assert same(rollout.take(0).segment, part(whole, 0, 6))
 
@@ -116,5 +116,5 @@ def test_rollouts_of_unlike_length_are_padded_with_rows_that_count_nothing():
     one, two = alone.take(0), Rollout(first, rows=12)
     two.add(part(first, 0, 12))
     same_segments(one.segment, two.take(0).segment)
-    with pytest.raises(CheckpointError, match="num_actors = 1: the checkpoint is of 2"):
+    with pytest.raises(CheckpointError, match=r"num_actors = 1: .*2"):
         alone.load_state_dict(several.state_dict())

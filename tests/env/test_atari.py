@@ -18,7 +18,7 @@ def test_games_by_any_spelling_and_the_arguments_of_envpool():
     """Private: neither package is installed where the suite runs."""
     names = ("Pong", "MsPacman", "ms-pacman", "BREAKOUT")
     assert [find_game(x, GAMES) for x in names] == ["pong", "ms_pacman", "ms_pacman", "breakout"]
-    with pytest.raises(ValueError, match="game = Brekout: no such game; closest: breakout, "):
+    with pytest.raises(ValueError, match=r"game = Brekout: .* breakout, "):
         find_game("Brekout", GAMES)
     kwargs = {"game": "MsPacman", "sticky": 0.0, "frame_skip": 3}
     env_id, given = envpool_arguments(kwargs, ["MsPacman-v5"])

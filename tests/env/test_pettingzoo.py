@@ -128,17 +128,20 @@ def test_a_restarted_worker_opens_an_episode_of_all_its_agents():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"actions": [3, spaces.Box(0, 1, (2,), np.float32)]}, "action spaces"),
+        ({"actions": [3, spaces.Box(0, 1, (2,), np.float32)]}, r"Discrete\(3\).*Box\("),
         ({"wrong": 1}, "env.kwargs"),
         ({"env_id": "pettingzoo:pettingzooo.sisl.pursuit_v4"}, "'pettingzooo'"),
         ({"env_id": "pettingzoo:nowhere_at_all"}, "'nowhere_at_all'"),
-        ({"env_id": "pettingzoo:tests.env.nothing_v0"}, "no module"),
+        ({"env_id": "pettingzoo:tests.env.nothing_v0"}, r"env\.id = .*nothing_v0"),
         ({"env_id": "pettingzoo:tests.env.presets"}, "parallel_env"),
-        ({"env_id": "pettingzoo:"}, "names no module"),
-        ({"env_id": "pettingzoo:.foo"}, "names no module"),
+        ({"env_id": "pettingzoo:"}, r"env\.id = pettingzoo:: "),
+        ({"env_id": "pettingzoo:.foo"}, r"env\.id = pettingzoo:\.foo: "),
         ({"backend": "vector"}, "env.backend = vector: "),
-        ({"agents": SHARED, "actions": [2, 5]}, "have different action spaces"),
-        ({"agents": SHARED, "actions": [spaces.MultiDiscrete([2, n]) for n in (3, 4)]}, "of one a"),
+        ({"agents": SHARED, "actions": [2, 5]}, r"\[2 5\].*agents=joint"),
+        (
+            {"agents": SHARED, "actions": [spaces.MultiDiscrete([2, n]) for n in (3, 4)]},
+            r"\[\[2 3\]",
+        ),
     ],
 )
 def test_what_cannot_be_made(given, words):
@@ -293,10 +296,10 @@ def test_infos_of_agents(agents, monkeypatch):
     assert not row.terminated.any()
     env = zoo(layout, 1, ("event",), env_id=here)
     env.reset(seed=0)
-    with pytest.raises(EnvError, match=r"at step 1: agent agent_0: info\['event'\] is 'text'"):
+    with pytest.raises(EnvError, match=r"at step 1: agent agent_0: info\['event'\] .*'text'"):
         env.step(nothing(env))
     monkeypatch.setattr(Breaking, "change", lambda out: out[4].update(agent_0=3))
-    with pytest.raises(EnvError, match="at step 2: agent agent_0: info is 3; allowed is a dict"):
+    with pytest.raises(EnvError, match=r"at step 2: agent agent_0: info .*3; .*dict"):
         env.step(nothing(env))
 
 

@@ -13,7 +13,7 @@ from rlrun.env.contract import unsupported_space
 from rlrun.errors import ConfigError
 from rlrun.schema import AgentsConfig
 from tests.env import faulty  # noqa: F401  registers the test/ ids
-from tests.env.presets import NAMES, config_of, preset, refusal
+from tests.env.presets import NAMES, assert_names, config_of, preset, refusal
 
 SHARED = AgentsConfig("shared", False, "mean", "env")
 BOX = spaces.Box(0, 1, (2,), np.float32)
@@ -45,7 +45,7 @@ def test_an_unknown_id_names_the_closest():
         "": None,
     }.items():
         text = refusal(config_of(env_id), 2)
-        assert text.startswith(f"env.id = {env_id}: no such environment; closest: ")
+        assert text.startswith(f"env.id = {env_id}: ")
         names = text.split("closest: ")[1].split(";")[0].split(", ")
         assert len(names) == 3
         assert near is None or near in names
@@ -92,10 +92,11 @@ class Parts(gym.Env):
 
 
 def test_modules_are_imported_only_where_they_exist():
-    assert "module no_such_module" in refusal(config_of("no_such_module:A-v0"), 2)
+    assert "no_such_module" in refusal(config_of("no_such_module:A-v0"), 2)
     assert probe(config_of("tests.env.faulty:test/Faulty-v0"))[0].shape == (3,)
-    assert "no such environment" in refusal(config_of("tests.env.faulty:test/Fault-v0"), 2)
-    assert "importing .foo raised TypeError" in refusal(config_of(".foo:A-v0"), 2)
+    found = refusal(config_of("tests.env.faulty:test/Fault-v0"), 2)
+    assert "env.id=tests.env.faulty:test/Faulty-v0" in found
+    assert_names(refusal(config_of(".foo:A-v0"), 2), ".foo TypeError")
 
 
 @pytest.mark.parametrize("line", ["raise RuntimeError('a\\nb')", "raise SystemExit(0)", "1 +"])
@@ -103,8 +104,8 @@ def test_a_module_that_cannot_be_imported_is_named(line, tmp_path, monkeypatch):
     name = f"broken_{len(line)}"
     (tmp_path / f"{name}.py").write_text(line + "\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert f"importing {name} raised " in refusal(config_of(f"{name}:A-v0"), 2)
-    with pytest.raises(ConfigError, match=f"importing {name} raised ") as caught:
+    assert f"importing {name} " in refusal(config_of(f"{name}:A-v0"), 2)
+    with pytest.raises(ConfigError, match=f"importing {name} ") as caught:
         probe(config_of(f"pettingzoo:{name}"), SHARED)
     assert "\n" not in str(caught.value)
 
@@ -113,42 +114,44 @@ def test_a_module_that_cannot_be_imported_is_named(line, tmp_path, monkeypatch):
     ("config", "text"),
     [
         (preset("tmaze", kwargs={"lenght": 3}), "'lenght'"),
-        (preset("tmaze", kwargs={"length": 0}), "length = 0: must be an integer >= 1"),
-        (preset("tmaze", kwargs={"length": 2.5}), "length = 2.5: must be"),
+        (preset("tmaze", kwargs={"length": 0}), "length = 0: >= 1"),
+        (preset("tmaze", kwargs={"length": 2.5}), "length = 2.5: "),
         (config_of("rlrun/TMaze-v0", kwargs={"length": 0}), "env.kwargs = {'length': 0}: "),
-        (preset("repeat_previous", kwargs={"k": 52}), "k = 52: must be"),
+        (preset("repeat_previous", kwargs={"k": 52}), "k = 52: "),
         (preset("repeat_first", kwargs={"decks": 1.5}), "decks = 1.5"),
         (preset("count_recall", kwargs={"kind": "hearts"}), "kind = hearts"),
         (preset("position_only_cartpole", kwargs={"noise": -1.0}), "noise = -1"),
         (preset("counter", kwargs={"end": "later"}), "end = later"),
-        (preset("bitflip", kwargs={"bits": 0}), "bits = 0: must be"),
+        (preset("bitflip", kwargs={"bits": 0}), "bits = 0: "),
         (preset("bandit", kwargs={"noise": 2}), "noise = 2"),
         (preset("chain", kwargs={"actions": 1}), "actions = 1"),
-        (preset("battleship", kwargs={"ships": [5]}), "ships = 5: must be an integer within [1, 4"),
-        (preset("battleship", kwargs={"ships": [4, 4, 1]}), "at most half of the 16 cells"),
-        (preset("tracking", kwargs={"lag": 10}), "lag = 10: must be an integer within [0, 9]"),
-        (preset("bandit_continuous", kwargs={"low": 2}), "low = 2: must be below high"),
-        (preset("battleship", kwargs={"mask": 1}), "mask = 1: must be one of"),
-        (preset("minesweeper", kwargs={"mines": 16}), "mines = 16: must be an integer within [1"),
-        (preset("minesweeper", kwargs={"show": "all"}), "show = all: must be one of board, last"),
+        (preset("battleship", kwargs={"ships": [5]}), "ships = 5: [1, 4"),
+        (preset("battleship", kwargs={"ships": [4, 4, 1]}), "ships 16 cells"),
+        (preset("tracking", kwargs={"lag": 10}), "lag = 10: [0, 9]"),
+        (preset("bandit_continuous", kwargs={"low": 2}), "low = 2: high"),
+        (preset("battleship", kwargs={"mask": 1}), "mask = 1: "),
+        (preset("minesweeper", kwargs={"mines": 16}), "mines = 16: [1"),
+        (preset("minesweeper", kwargs={"show": "all"}), "show = all: board, last"),
         (preset("identity", eval_kwargs={"n": 5}), "env.eval_kwargs = {'n': 5}"),
-        (preset("identity", eval_kwargs={"oops": 5}), "change env.eval_kwargs"),
-        (config_of("CartPole-v1", kwargs={"max_episode_steps": 0}), "positive, actually: 0"),
-        (config_of("CartPole-v1", kwargs={"max_episode_steps": "4"}), "an integer"),
+        (preset("identity", eval_kwargs={"oops": 5}), "env.eval_kwargs"),
+        (config_of("CartPole-v1", kwargs={"max_episode_steps": 0}), "'max_episode_steps': 0"),
+        (config_of("CartPole-v1", kwargs={"max_episode_steps": "4"}), "'max_episode_steps': '4'"),
         (config_of("Blackjack-v1", backend="vector"), "env.backend = vector: Blackjack-v1"),
-        (config_of("test/Words-v0"), "observation['text'] space is Text"),
-        (config_of("test/NoPackage-v0"), "cannot be imported"),
-        (config_of("Hopper-v2"), "use env.id=Hopper-v5"),  # moved to another package
+        (config_of("test/Words-v0"), "observation['text'] Text"),
+        (config_of("test/NoPackage-v0"), "not_installed_anywhere"),
+        (config_of("Hopper-v2"), "env.id=Hopper-v5"),  # moved to another package
     ],
 )
 def test_what_cannot_be_made(config, text):
-    assert text in refusal(config, 2)
+    assert_names(refusal(config, 2), text)
 
 
 def test_parts_that_cannot_be_stored_are_named():
     for part in (spaces.Dict(), spaces.Tuple(()), spaces.Text(3), spaces.Sequence(BOX)):
         nested = spaces.Dict({"a": spaces.Tuple((BOX, part)), "b": BOX})
-        assert f"observation['a'][1] space is {part}" in unsupported_space(nested)
+        found = unsupported_space(nested)
+        assert "observation['a'][1] " in found
+        assert str(part) in found
     assert unsupported_space(spaces.Dict({"a": spaces.Tuple((BOX, BOX))})) is None
 
 

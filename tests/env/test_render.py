@@ -11,7 +11,7 @@ from rlrun.env import make_env
 from rlrun.errors import ConfigError, ResourceError
 from tests.compose import config
 from tests.env import faulty
-from tests.env.presets import config_of, run, same_rows
+from tests.env.presets import assert_names, config_of, run, same_rows
 
 PYGAME = ("cartpole", "cartpole_novel", "acrobot")
 
@@ -77,9 +77,9 @@ gym.register("test/Drawn-v0", Drawn, disable_env_checker=True)
     [
         (gym.error.DependencyNotInstalled("pygame is not installed"), "[video]'"),
         (RuntimeError("no GL context"), "RuntimeError: no GL context"),
-        (None, "render() returned NoneType"),
-        (np.zeros((2, 2, 3)), "render() returned float64 [2, 2, 3]"),
-        (np.zeros((0, 0, 3), np.uint8), "render() returned uint8 [0, 0, 3]"),
+        (None, "render() NoneType"),
+        (np.zeros((2, 2, 3)), "render() float64 [2, 2, 3]"),
+        (np.zeros((0, 0, 3), np.uint8), "render() uint8 [0, 0, 3]"),
     ],
 )
 def test_what_is_no_picture_is_told(picture: Any, text: str, monkeypatch: Any) -> None:
@@ -89,7 +89,7 @@ def test_what_is_no_picture_is_told(picture: Any, text: str, monkeypatch: Any) -
     assert env.fps == 30
     with pytest.raises((ConfigError, ResourceError)) as error:
         env.render()
-    assert text in str(error.value)
+    assert_names(str(error.value), text)
     assert str(error.value).startswith("env.id = test/Drawn-v0: ")
     monkeypatch.setattr(Drawn, "picture", lambda self: signal.raise_signal(signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
@@ -98,8 +98,8 @@ def test_what_is_no_picture_is_told(picture: Any, text: str, monkeypatch: Any) -
 
 def test_what_has_no_pictures_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = config_of("CartPole-v1", backend="envpool")
-    with pytest.raises(ConfigError, match=r"env.backend = envpool: CartPole-v1 cannot be drawn"):
+    with pytest.raises(ConfigError, match=r"env.backend = envpool: CartPole-v1"):
         make_env(pool, num_envs=1, render=True)
     monkeypatch.setenv("RLRUN_TRUST", "tests")
-    with pytest.raises(ConfigError, match=r"it cannot be drawn \(its render_modes are \[\]\)"):
+    with pytest.raises(ConfigError, match=r"render_modes .*\[\]"):
         made("pettingzoo", 1, render=True, words=("env.id=pettingzoo:tests.env.zoo_example",))

@@ -229,7 +229,7 @@ def test_wrappers_in_workers_and_at_the_edge_of_episodes():
 def test_native_backends_cannot_be_wrapped():
     for backend in ("vector", "envpool"):
         config = preset("cartpole", wrappers=(wrapper("flatten_obs"),), backend=backend)
-        assert f"env.backend = {backend}: wrappers (flatten_obs) apply to" in refusal(config)
+        assert f"env.backend = {backend}: wrappers (flatten_obs)" in refusal(config)
 
 
 @pytest.mark.parametrize(
@@ -277,5 +277,5 @@ def test_frames_are_skipped_once():
 
 def test_actions_whose_width_overflows_are_not_rescaled():
     env = SimpleNamespace(action_space=spaces.Box(-3e38, 3e38, (1,), np.float32))
-    with pytest.raises(ValueError, match="finite in float32"):
+    with pytest.raises(ValueError, match="float32"):
         WRAPPERS["rescale_action"][0](env, low=-1, high=1)

@@ -1,5 +1,6 @@
 """Broken classes of users: one line that names them, exit code 3 (2: not importable), no bug."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -155,13 +156,13 @@ def test_environments(botched, capsys, name, told):
 def test_a_policy_that_leaves(botched, capsys):
     line = ["policy=dqn", "policy.name=botched:Leaves", "env=bandit", "debug=smoke", "run.dir=run"]
     assert main([*line, "--trust", "botched"]) == 3
-    assert "raised SystemExit: 0" in capsys.readouterr().err
+    assert "SystemExit" in capsys.readouterr().err
     assert RunRecord.read(Path("run")).status == "failed"
 
 
 def test_a_module_that_leaves(botched, capsys):
     line = ["policy=dqn", "policy.name=leaves:X", "env=bandit", "debug=smoke"]
     assert main([*line, "--trust", "leaves"]) == 2
-    assert "importing leaves raised SystemExit" in capsys.readouterr().err
+    assert re.search("leaves .*SystemExit", capsys.readouterr().err)
     with pytest.raises(ConfigError, match="SystemExit"):
         rlrun.train(*line, trust=["leaves"])

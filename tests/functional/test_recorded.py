@@ -1,5 +1,6 @@
 """Values of recorded rows against their spaces."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ def test_actions_are_counted_from_0_within_their_space(space: Any, good: Any, ba
         assert (
             check.violation(None, torch.from_numpy(ring), VALID.T, axes=("column", "row")) == wrong
         )
-        assert wrong is None or wrong.startswith("row 3 of column 1: its action")
+        assert wrong is None or re.match("row 3 of column 1: .*action", wrong)
 
 
 def test_observations_that_are_indices_or_not_finite() -> None:
@@ -60,7 +61,7 @@ def test_observations_that_are_indices_or_not_finite() -> None:
     obs["a"] += 7
     assert check.violation(obs, action, VALID) is None
     obs["b"][1][T, 0, 1] = np.nan
-    assert str(check.violation(obs, action, VALID)).startswith(f"row {T} of column 0: its obs")
+    assert re.match(f"row {T} of column 0: .*obs", str(check.violation(obs, action, VALID)))
     obs["b"][0][2, 0, 1] = 2
     assert "at position [1]" in str(check.violation(obs, action, VALID))
 

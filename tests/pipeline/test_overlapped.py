@@ -205,7 +205,7 @@ def telling(path, counters):
 def test_errors_of_the_process_are_raised_in_the_main_process():
     remote = remote_to(failing, bandit_policy())
     remote.start(0)
-    with pytest.raises(EnvError, match=r"environment 0 at step 3: .*raised ZeroDivisionError"):
+    with pytest.raises(EnvError, match=r"environment 0 at step 3: .*ZeroDivisionError"):
         remote.result()
     remote.close()
 
@@ -225,7 +225,7 @@ def test_signals_and_the_end_of_the_process():
     killed.result()
     os.kill(killed.process.pid, signal.SIGKILL)
     for gone, code in ((dead, 7), (killed, -signal.SIGKILL)):
-        with pytest.raises(EnvError, match=rf"the collector's process ended \(exit code {code}\)"):
+        with pytest.raises(EnvError, match=f"exit code {code}"):
             _ = gone.start(0), gone.result()
         gone.close()
 
@@ -295,7 +295,7 @@ def test_a_signal_while_the_process_starts_is_a_request_to_stop(tmp_path):
         start_new_session=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 130, done.stderr
-    assert "saved" in done.stderr
+    assert f"rlrun resume {tmp_path}/run" in done.stderr
 
 
 @pytest.mark.skipif(start_method() != "forkserver", reason="nothing to warm without forks")

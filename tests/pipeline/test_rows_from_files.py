@@ -91,7 +91,7 @@ def test_loading_cuts_no_trajectory(cartpole, monkeypatch, chunk):
 def test_an_earlier_run_does_not_need_its_dataset(tmp_path):
     """buffer.load is read at the start only: resume and export do not need it."""
     c = config(*SMOKE, "policy=dqn", "env=cartpole", f"buffer.load={tmp_path / 'gone'}")
-    with pytest.raises(ConfigError, match="is not a directory"):
+    with pytest.raises(ConfigError, match=r"buffer.load = "):
         check(c)
     check(c, fresh=False)
 
@@ -195,7 +195,7 @@ def test_demonstrations_count_against_max_bytes(cartpole):
     most = make_layout(c, row, window, c.collector.num_envs).nbytes
     check(config(*words, f"buffer.max_bytes={most}"))
     demos = f"buffer.demos={cartpole}"
-    with pytest.raises(ResourceError, match="with the run's rows"):
+    with pytest.raises(ResourceError, match=r"buffer.demos"):
         check(config(*words, f"buffer.max_bytes={most}", demos))
     lengths = [t.steps for t in read_dataset(cartpole).trajectories()]
     more = make_layout(demo_config(c, row, window, lengths), row, window, 1).nbytes

@@ -123,10 +123,10 @@ def test_a_thread_for_the_target_network_changes_no_bit(name):
 
 def test_an_exception_in_the_second_thread_is_raised_at_the_wait():
     def fail():
-        raise ZeroDivisionError("in a thread")
+        raise ZeroDivisionError
 
     waited = Compute(target_thread=True).run_in_thread(fail)
-    with pytest.raises(ZeroDivisionError, match="in a thread"):
+    with pytest.raises(ZeroDivisionError):
         waited()
 
 
@@ -276,13 +276,13 @@ def test_other_shapes_and_partial_burn_ins_go_one_by_one(recorder):
 
 
 def test_a_failed_capture_is_logged_once(recorder, caplog):
-    recorder.error = "operation not permitted\nmore"
+    recorder.error = "EPERM\nmore"
     plain, other = build("r2d2", **GENTLE), graphed()
     for i, sample in enumerate(samples_of(plain, WARM_UP + 4)):
         plain.update(sample)
         other.update(sample)
         assert len(caplog.messages) == (i >= WARM_UP)
-    assert "operation not permitted" in caplog.text
+    assert "EPERM" in caplog.text
     assert recorder.captures == 1
     torch.testing.assert_close(make.weights(plain), make.weights(other), rtol=1e-4, atol=1e-5)
 
@@ -330,7 +330,7 @@ def test_layers_of_torsos_and_heads_are_compiled(monkeypatch, caplog):
     monkeypatch.setattr(torch.nn.Module, "compile", stand_in)
     monkeypatch.setattr("shutil.which", lambda name: None)
     build("r2d2", learner={"compile": True})
-    assert "no C++ compiler" in caplog.text
+    assert "learner.compile" in caplog.text
     assert not compiled
     monkeypatch.setattr("shutil.which", lambda name: name)
     plain, other = build("r2d2"), build("r2d2", learner={"compile": True})

@@ -130,5 +130,5 @@ def test_what_is_an_action(space, good, bad):
     assert table.dtype == no_actions(space, 1).dtype
     short = (1.0,) if space.shape else (1.0, 1.0)
     for wrong in (*map(choice, bad), short):
-        with pytest.raises(ValueError, match=r"is not an action of|is allowed|\bis\b"):
+        with pytest.raises(ValueError):  # noqa: PT011
             action_table([wrong], space)

@@ -65,9 +65,7 @@ def test_trials_of_a_search_are_refused(rlrun, tmp_path):
         forge(tmp_path / f"search/runs/final_t0003_s{9 + i}", seed=9 + i, policy__lr=3)
     (tmp_path / "search/search.json").write_text("{}")
     for argv in (["a", "search/runs/t0003*"], ["search", "a"]):
-        done = rlrun("compare", *argv)
-        assert_one_error(done)
-        assert "runs/final_*" in done.err
+        assert_one_error(rlrun("compare", *argv), "runs/final_*")
     assert rlrun("compare", "a", "search/runs/final_*").code == 0
 
 
@@ -82,9 +80,7 @@ def test_misuse(rlrun, tmp_path, argv, text):
     forge(tmp_path / "mixed/2", policy__lr=2)
     forge(tmp_path / "failed", status="failed")
     forge(tmp_path / "other", env__id="X-v0")
-    done = rlrun("compare", *argv.split())
-    assert_one_error(done)
-    assert text in done.err
+    assert_one_error(rlrun("compare", *argv.split()), text)
 
 
 def test_what_differs_besides_the_config_is_named(rlrun, tmp_path):

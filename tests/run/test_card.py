@@ -21,6 +21,7 @@ from rlrun.run import card as cards
 from rlrun.run.card import scores_of
 from rlrun.run.files import seal, unseal
 from rlrun.trust import trusting
+from tests.in_process import assert_one_line
 from tests.once import made_once
 from tests.policy.export import untrained
 from tests.reports.forge import forge, forge_seeds, forge_sweep
@@ -88,7 +89,7 @@ def test_what_is_in_it(whole: Path) -> None:
     (result,) = fields["model-index"][0]["results"]
     assert result["metrics"][0]["value"].startswith(f"{record['eval']['return_mean']:.2f} +/-")
     for fact in ("rlrun play .", "rlrun.load", "act.py", "cc -O2 act.c", "`state.1` | [n, 16]",
-                 "memory=lstm", f"{record['eval']['return_mean']:.6g}", "no interval"):  # fmt: skip
+                 "memory=lstm", f"{record['eval']['return_mean']:.6g}"):  # fmt: skip
         assert fact in text
     for name in FILES - {"episode.gif"}:
         assert str(whole).encode() not in (card / name).read_bytes()
@@ -126,7 +127,7 @@ def test_what_needs_a_run_refuses_it(
     ):
         capsys.readouterr()
         assert main(line) == 2, line
-        assert capsys.readouterr().err.count("\n") == 1, line
+        assert_one_line(capsys)
     assert not [*tmp_path.iterdir()]
     (tmp_path / "all").mkdir()
     shutil.copytree(whole / "card", tmp_path / "all/card")
@@ -280,7 +281,7 @@ def test_c_says_what_is_wrong(card: Path, tmp_path: Path) -> None:
         ([program, "none.so", policy], "", "none.so"),
         ([program, library, "none.onnx"], "", "none.onnx"),
         ([program, library, str(tmp_path / "other.onnx")], "", "interface"),
-        ([program, library, policy], "1 0 0.5", "a line holds first, reward"),
+        ([program, library, policy], "1 0 0.5", "reward"),
     ):
         done = subprocess.run(command, input=lines, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout) == (1, "")
@@ -333,11 +334,6 @@ def test_an_environment_without_pictures() -> None:
         gif, why = cards._film(trained)
     assert gif is None
     assert "env.id = tests.env.walks:test/Walk-v0" in why
-
-
-def test_an_environment_of_a_script_is_said_to_be_one() -> None:
-    assert "given by a script" in cards._use("python/Maze-v0", needs_rlrun=False)
-    assert "given by a script" not in cards._use("CartPole-v1", needs_rlrun=False)
 
 
 # -- of a stranger ---------------------------------------------------------------------------------
@@ -408,6 +404,6 @@ def test_damage_and_deceit(
         assert main(["verify", "card"]) in (2, 5)
         capsys.readouterr()
     assert main(["eval", "card", "--episodes", "1"]) == code
-    assert capsys.readouterr().err.count("\n") == 1
+    assert_one_line(capsys)
     assert sorted(card.parent.rglob("*")) == before
     assert (card.parent / "victim").read_text() == "untouched"

@@ -43,13 +43,13 @@ def written(directory, *jobs, **fields):
 def test_forged_records_are_refused(tmp_path, job):
     (tmp_path / "s").mkdir()
     (tmp_path / "s/link").symlink_to("/etc")
-    with pytest.raises(CheckpointError, match="damaged"):
+    with pytest.raises(CheckpointError):
         SweepRecord.read(written(tmp_path / "s", job))
 
 
 def test_damaged_and_missing_records(rlrun, tmp_path):
     written(tmp_path / "s", {**JOB, "name": "../x"})
-    assert_one_error(rlrun("resume", "s"), 5)
+    assert_one_error(rlrun("resume", "s"), code=5)
     for workers in (0, True, "2", [2]):
         with pytest.raises(CheckpointError, match="workers"):
             SweepRecord.read(written(tmp_path / "s", JOB, workers=workers))

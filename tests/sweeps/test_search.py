@@ -200,7 +200,6 @@ def test_a_trial_that_fails_is_not_chosen(tmp_path):
     assert not result.failed
     failed = [line for line in said if "exit 4" in line]
     assert failed
-    assert all("console" in line for line in failed)
     assert len(trials) == 10
     assert len(failed) == sum(t.state == "failed" for t in trials)
     (tmp_path / "none").mkdir()
@@ -221,7 +220,7 @@ def test_a_run_that_another_process_still_saves_is_waited_for(tmp_path):
     pool = FakePool(1, lambda settings: next(locked, None) or toy(settings))
     result, said, _ = run_search(tmp_path, pool, trials=1)
     assert result is not None
-    assert not any("failed" in line for line in said)
+    assert not any("exit" in line for line in said)
 
 
 def test_a_study_of_another_search_is_refused(tmp_path):

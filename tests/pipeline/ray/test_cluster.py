@@ -16,6 +16,7 @@ import pytest
 
 from rlrun.pipeline.ray import cluster as cluster_module
 from rlrun.pipeline.ray.cluster import Cluster
+from tests.in_process import assert_one_line
 
 
 @pytest.fixture
@@ -78,4 +79,4 @@ def test_a_head_that_ends_while_ray_starts_ends_the_process(monkeypatch, capsys)
     cluster._watch_start(connected, sys.stderr)
     head.wait()
     assert codes == [7]
-    assert capsys.readouterr().err.count("\n") == 1
+    assert_one_line(capsys)

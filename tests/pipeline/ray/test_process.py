@@ -82,7 +82,7 @@ def test_signals_a_lost_head_and_a_killed_driver(tmp_path):
     os.killpg(run.pid, signal.SIGTERM)  # as a terminal or a job scheduler does: to all of them
     _, err = run.communicate(timeout=300)
     assert run.returncode == 75, err
-    assert "saved; go on: rlrun resume" in err
+    assert f"rlrun resume {run_dir}" in err
     assert_nothing_is_left(files, processes)
     steps = json.loads((run_dir / "run.json").read_text())["env_steps"]
     known |= {p.name for p in (run_dir / "checkpoints").glob("step_*")}
@@ -116,4 +116,4 @@ def test_a_ray_that_was_imported_before_the_run_is_refused():
     env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert "ResourceError" in done.stderr
-    assert "set RAY_AUTH_MODE=token before `import ray`" in done.stderr
+    assert "RAY_AUTH_MODE=token" in done.stderr

@@ -111,10 +111,10 @@ class Breaks:
     """A role whose methods raise, or end its process."""
 
     def __init__(self, fails=False):
-        assert not fails, "no such part"
+        assert not fails, "bad part"
 
     def raises(self):
-        raise ValueError("no such reply")
+        raise ValueError("bad reply")
 
     def reply(self):
         return lambda: None  # Ray pickles it, the driver calls it
@@ -134,9 +134,9 @@ def test_an_exception_in_a_role_is_no_lost_process(tmp_path):
         Role("learner", make=Breaks, **given),
         Role("bad", make=lambda: Breaks(True), **given),
     )
-    with pytest.raises(RuntimeError, match=r"(?s)in learner:.*ValueError: no such reply"):
+    with pytest.raises(RuntimeError, match=r"(?s)learner.*ValueError: bad reply"):
         good.value(good.call("raises"))
-    with pytest.raises(RuntimeError, match=r"(?s)in bad:.*no such part"):
+    with pytest.raises(RuntimeError, match=r"(?s)bad.*bad part"):
         bad.value(bad.call("raises"))
     with pytest.raises(Lost):
         good.value(good.call("end"))
@@ -157,8 +157,8 @@ def test_a_role_that_does_not_come_back_ends_the_run(monkeypatch):
     role.lost_since = 1.0  # since the machine was started
     monkeypatch.setattr(roles, "GIVE_UP_SECONDS", 1e9)
     role.require(1.0)
-    with pytest.raises(ResourceError, match="collector 0 was lost and has not come back for 3 s"):
+    with pytest.raises(ResourceError, match=r"collector 0 .* 3 s"):
         role.require(4.0)
     monkeypatch.setattr(roles, "GIVE_UP_SECONDS", 0.0)
-    with pytest.raises(ResourceError, match="has not come back for 0 s"):
+    with pytest.raises(ResourceError, match=" 0 s"):
         role.require(0.0)
