@@ -1,7 +1,7 @@
 """Exact resume: a run that is killed and resumed must equal the run that was not."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from rlrun.log import Log
 from rlrun.pipeline.parts import LoopProgress
 from rlrun.run import start
 from rlrun.run.checkpoint import load_newest
+from rlrun.run.diff import differences
 from rlrun.schema import Config
 from tests.compose import config
 
@@ -73,30 +74,6 @@ def kill_and_resume(c: Config, cut: Path, stops: Sequence[int], *, chunks: int =
         np.random.seed(stop)
         begin = _resume
     assert begin(c, cut) == 0
-
-
-def differences(a: Any, b: Any, path: str = "state") -> Iterator[str]:
-    """Paths of the leaves in which two state trees differ, in type, dtype, shape or a bit."""
-    if type(a) is not type(b):
-        yield f"{path}: {type(a).__name__} / {type(b).__name__}"
-    elif isinstance(a, dict):
-        if list(a) != list(b):
-            yield f"{path}: keys {list(a)} / {list(b)}"
-        for key in a.keys() & b.keys():
-            yield from differences(a[key], b[key], f"{path}/{key}")
-    elif isinstance(a, list | tuple):
-        if len(a) != len(b):
-            yield f"{path}: {len(a)} / {len(b)} items"
-        for i, (x, y) in enumerate(zip(a, b, strict=False)):
-            yield from differences(x, y, f"{path}/{i}")
-    elif isinstance(a, torch.Tensor | np.ndarray):
-        x, y = (np.asarray(t) for t in (a, b))
-        if (x.dtype, x.shape) != (y.dtype, y.shape):
-            yield f"{path}: {x.dtype} {x.shape} / {y.dtype} {y.shape}"
-        elif x.tobytes() != y.tobytes():
-            yield f"{path}: other values"
-    elif a != b and not (a != a and b != b):
-        yield f"{path}: {a!r} / {b!r}"
 
 
 def _begin(c: Config, run_dir: Path) -> int:

@@ -1,4 +1,7 @@
-"""Text as wide as the terminal: nothing is lost, no line is too long that could be shorter."""
+"""Text as wide as the terminal: nothing is lost, no line is too long that could be shorter.
+
+Private: a text that is cut or too wide shows at some widths alone.
+"""
 
 import shlex
 

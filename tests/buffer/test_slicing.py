@@ -1,4 +1,7 @@
-"""How an episode is cut into windows: by hand, and what else counts them."""
+"""How an episode is cut into windows: by hand, and what else counts them.
+
+Private: windows that overlap otherwise are plausible ones.
+"""
 
 import numpy as np
 import pytest

@@ -1,10 +1,16 @@
-"""Named frames of every coder, kind and form."""
+"""Named frames of every coder, kind and form.
 
+``python -m tests.codec.everything`` writes those of a new format version to a file, once.
+"""
+
+import json
 from collections.abc import Collection, Iterator
+from pathlib import Path
 
 import numpy as np
 
 from rlrun import codec
+from rlrun.codec.frame import VERSION
 from tests.codec import samples
 
 
@@ -51,3 +57,15 @@ def larger_frames() -> Iterator[tuple[str, bytes, object, dict]]:
         yield f"sparse/{size}", codec.encode(new, base=was, coder="planes"), new, {"base": was}
     narrow = long[0].astype(np.float32).astype(np.float64)
     yield "narrow", codec.encode(narrow), narrow, {}
+
+
+def main() -> None:
+    """Frames by name, hex, those below 1 KB."""
+    file = Path(__file__).parent / f"golden_v{VERSION}.json"
+    assert not file.exists(), f"{file.name} is pinned"
+    chosen = {name: frame.hex() for name, frame, _, _ in frames() if len(frame) < 1024}
+    file.write_text(json.dumps(chosen, indent=0) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -2,14 +2,17 @@
 
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector.utils import create_empty_array
 
 from rlrun.env import make_env, probe
+from rlrun.env.catalog import NATIVE
 from rlrun.errors import ConfigError, EnvError, NumericError
 from rlrun.spaces import tree_leaves
 from tests.benchmarks.autoreset import lines
+from tests.compose import changed, config
 from tests.env import faulty  # noqa: F401  registers the test/ ids
 from tests.env.presets import (
     NAMES,
@@ -101,6 +104,59 @@ def test_no_rows_are_joined_and_every_final_observation_is_there_once():
     assert sum("wrapper" in text for _, text in found) == len(WRAPPED)
 
 
+# -- native classic control environments, bit for bit --------------------------------------------
+
+PUSHED = {"MountainCar-v0": (0, 2), "MountainCarContinuous-v0": (-1.0, 1.0)}  # left, right
+
+
+def actions(env_id, env, obs, step, rng):
+    """Random ones, held for a while; where there is a goal, half of the time towards it."""
+    if env_id in PUSHED and step % 4:
+        left, right = PUSHED[env_id]
+        chosen = np.where(obs[:, 1] >= 0, right, left)
+        return chosen.reshape(-1, *env.action_space.shape).astype(env.action_space.dtype)
+    env.action_space.seed(int(rng.integers(2**31)))
+    return np.array([env.action_space.sample() for _ in range(env.num_envs)])
+
+
+ARGUMENTS = [
+    ("Pendulum-v1", {"g": 9.8}),
+    ("MountainCar-v0", {"goal_velocity": 0.01}),
+    ("MountainCarContinuous-v0", {"goal_velocity": 0.01}),
+]
+
+
+@pytest.mark.parametrize(("env_id", "kwargs"), [*((env_id, {}) for env_id in NATIVE), *ARGUMENTS])
+def test_native_classics_have_the_rows_of_gymnasiums_single_ones(env_id, kwargs):
+    base = config("env=gym", f"env.id={env_id}").env
+    envs = [
+        make_env(changed(base, kwargs=kwargs, backend=backend), num_envs=3)
+        for backend in ("vector", "sync")
+    ]
+    assert envs[0].native is not None
+    assert envs[1].native is None
+    assert envs[0].obs_space == envs[1].obs_space
+    assert envs[0].action_space == envs[1].action_space
+    rng, ends = np.random.default_rng(0), 0
+    one, two = (env.reset(seed=5) for env in envs)
+    assert one.tobytes() == two.tobytes()
+    for step in range(1100):
+        action = actions(env_id, envs[0], one, step, rng)
+        rows = [env.step(action) for env in envs]
+        for name in ("obs", "first", "reward", "terminated", "truncated"):
+            got, want = (getattr(row, name) for row in rows)
+            assert (got.dtype, got.tobytes()) == (want.dtype, want.tobytes()), (step, name)
+        one, ends = rows[0].obs, ends + int(rows[0].first.sum())
+    assert ends > 3
+    for env in envs:
+        env.close()
+
+
+def test_gymnasiums_registry_stays_as_it_is():
+    make_env(config("env=acrobot").env, num_envs=2).close()
+    assert all(gym.spec(env_id).vector_entry_point is None for env_id in NATIVE)
+
+
 # -- actions ---------------------------------------------------------------------------------------
 
 GIVEN = {  # what a policy answers for two environments, counted from 0
@@ -133,13 +189,13 @@ def test_actions_arrive_unaltered_in_the_dtype_of_the_space(backend):
 @pytest.mark.parametrize(
     ("action", "kind", "text"),
     [
-        ([[0, 0], [0, 5.25]], "box", r"environment 1 at step 1: action is 5.25 .*\[1\]; .*0, 5"),
-        ([[-2.5, 0], [0, 0]], "box", r"environment 0 at step 1: action is -2.5 .*\[-2, 2\]"),
-        ([[0], [0]], "box", r"environments 0 and 1 at step 1: action is float32 \(2, 1\)"),
-        (np.zeros((2, 2)), "multi", r"action is float64 \(2, 2\); allowed is int64 \(2, 2\)"),
-        (np.zeros((2, 2), bool), "multi", r"action is bool \(2, 2\)"),
-        ([[0, 0], [0, np.nan]], "box", r"policy: action is nan at position .1. at "),
-        ([[0, 0], [0, np.inf]], "box", r"policy: action is inf at position .1. at "),
+        ([[0, 0], [0, 5.25]], "box", r"environment 1 at step 1: action .*5.25 .*\[1\]; .*0, 5"),
+        ([[-2.5, 0], [0, 0]], "box", r"environment 0 at step 1: action .*-2.5 .*\[-2, 2\]"),
+        ([[0], [0]], "box", r"environments 0 and 1 at step 1: action .*float32 \(2, 1\)"),
+        (np.zeros((2, 2)), "multi", r"action .*float64 \(2, 2\); .*int64 \(2, 2\)"),
+        (np.zeros((2, 2), bool), "multi", r"action .*bool \(2, 2\)"),
+        ([[0, 0], [0, np.nan]], "box", r"policy: action .*nan .*\[1\]"),
+        ([[0, 0], [0, np.inf]], "box", r"policy: action .*inf .*\[1\]"),
     ],
 )
 def test_what_is_not_of_the_space_is_an_error_and_is_not_clipped(action, kind, text):
@@ -155,7 +211,7 @@ def test_what_is_nearly_of_the_space_and_spaces_that_rows_cannot_hold():
     env.reset(seed=0)
     action = np.nextafter(np.array([[2, 5], [2, 5]], np.float32), np.float32(np.inf))
     assert (env.step(action).obs[:, :2] == action).all(), "a rounding beyond the bounds"
-    with pytest.raises(ConfigError, match=r"test/Echo-v0: its action space is Dict\('a': Discrete"):
+    with pytest.raises(ConfigError, match=r"test/Echo-v0: .* Dict\('a': Discrete"):
         probe(config_of("test/Echo-v0", kwargs={"kind": "dict"}))
 
 
@@ -184,10 +240,10 @@ def test_only_infos_that_are_asked_for_are_read(backend):
     assert told(backend, ())[0].info == {}
     wrong = [("event", "'goal'"), ("huge", "1000"), ("grows", r"\[1\]")]
     for key, value in wrong[:1] if backend == "async" else wrong:
-        with pytest.raises(EnvError, match=rf"environment 0 at step 1: info\['{key}'\] is {value}"):
+        with pytest.raises(EnvError, match=rf"environment 0 at step 1: info\['{key}'\] .*{value}"):
             told(backend, (key,))
     keep = ("won",) if backend == "vector" else ()
-    with pytest.raises(EnvError, match=r"at step 2: info is \[\('t', 2\)\]; allowed is a dict"):
+    with pytest.raises(EnvError, match=r"at step 2: info .*\[\('t', 2\)\]; .*dict"):
         told(backend, keep, bare=[("t", 2)])
 
 
@@ -198,5 +254,5 @@ def test_numbers_of_every_kind_are_kept_and_nothing_else(monkeypatch):
         assert found == [np.float32(float(value))] * 2
     for value in ("2", None, [2], np.array([2]), 2j, np.complex64(2), {}, b"2"):
         monkeypatch.setitem(STRANGE, "path", lambda t, value=value: value)
-        with pytest.raises(EnvError, match=r"info\['path'\] is "):
+        with pytest.raises(EnvError, match=r"info\['path'\] "):
             told("sync", ("path",))

@@ -1,4 +1,7 @@
-"""The picture of sampled windows: its colours are the masks of the segment."""
+"""The picture of sampled windows: its colours are the masks of the segment.
+
+Private: a wrong colour shows to the eye alone.
+"""
 
 import io
 

@@ -1,4 +1,7 @@
-"""The ladder and the schedule of exploration; the entropy of actions by component."""
+"""The ladder and the schedule of exploration; the entropy of actions by component.
+
+Private: an entropy or a share that is a little wrong is a plausible number.
+"""
 
 import gymnasium as gym
 import numpy as np

@@ -23,8 +23,10 @@ from rlrun.pipeline.evaluate import Evaluation, Evaluator
 from rlrun.pipeline.learner import Learner
 from rlrun.run import start
 from rlrun.run.checkpoint import Saver, load_weights
+from rlrun.run.diff import differences
 from tests.compose import config
-from tests.exact import Killed, differences
+from tests.exact import Killed
+from tests.in_process import assert_one_line
 from tests.log.records import read_records
 from tests.pipeline.make import (
     R2D2,
@@ -253,13 +255,13 @@ def test_resuming_a_finished_run_changes_nothing(whole, tmp_path, capsys):
     assert start.start(start.Launch(c, run_dir, "other", [])) == 0
     assert tree() == before
     said = capsys.readouterr().out
-    assert f"the run is done ({steps} env steps)" in said
+    assert f"{steps} env steps" in said
     assert f"rlrun resume {run_dir} run.total_steps={2 * steps}\n" in said
 
 
 def test_a_checkpoint_with_a_chunk_in_flight_is_none_of_a_serial_run(pipeline_of):
     pipeline = pipeline_of("policy=dqn", *TINY)
-    with pytest.raises(CheckpointError, match="chunk in flight"):
+    with pytest.raises(CheckpointError):
         pipeline.saving.load_state_dict(pipeline.saving.state_dict() | {"received": {}})
 
 
@@ -283,9 +285,7 @@ def test_a_signal_saves_and_prints_how_to_resume(tmp_path, monkeypatch, capsys, 
     with monkeypatch.context() as patch:
         on_steps(patch, training=signalled)
         assert main(line) == code
-    err = capsys.readouterr().err
-    assert f"rlrun resume {run_dir}" in err
-    assert err.count("\n") == 1
+    assert_one_line(capsys, f"rlrun resume {run_dir}")
     record = record_of(run_dir)
     assert (record["status"], record["exit_code"]) == ("interrupted", code)
     assert (record["env_steps"], record["eval"]) == (12, None)

@@ -17,10 +17,11 @@ from rlrun.cli.main import main
 from rlrun.errors import Interrupted, StorageError
 from rlrun.jit import COMPILED
 from rlrun.pipeline.stop import GRACE_SECONDS, StopRequest, Watchdog, stop_on_signals
+from rlrun.run.diff import differences
 from rlrun.run.files import lock_run_dir, require_in_place
 from rlrun.schema import WatchdogConfig
 from tests.compose import config
-from tests.exact import differences
+from tests.in_process import assert_one_line
 from tests.pipeline.make import (
     STEPWISE,
     TINY,
@@ -153,7 +154,7 @@ def test_the_watchdog_notices_a_directory_that_is_gone(tmp_path):
         run_dir.rename(tmp_path / "moved")
         with suppress(Ended):
             dog.look(0.5)
-        with pytest.raises(StorageError, match="renamed or removed"):
+        with pytest.raises(StorageError):
             dog.stop()
 
 
@@ -263,7 +264,5 @@ def test_a_run_directory_that_is_gone(tmp_path, monkeypatch, act, capsys):
     on_steps(monkeypatch, training=go_away)
     line = [*STEPWISE, "debug=smoke", "-q", "logger.tensorboard=false", f"run.dir={run_dir}"]
     assert main(line) == 6
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1
-    assert "removed" in err
+    assert_one_line(capsys, str(run_dir))
     assert not run_dir.exists() or not list(run_dir.iterdir())

@@ -1,4 +1,7 @@
-"""Intervals stay within the returns that an environment allows."""
+"""Intervals stay within the returns that an environment allows.
+
+Private: an interval that is a little wrong is a plausible one.
+"""
 
 import json
 import math

@@ -1,4 +1,7 @@
-"""Differences of groups of runs, against enumeration by hand and tabulated p values."""
+"""Differences of groups of runs, against enumeration by hand and tabulated p values.
+
+Private: a p value that is a little wrong is a plausible one.
+"""
 
 import itertools
 import math

@@ -2,6 +2,8 @@
 
 Seeds are fixed. ``error(share, n)`` is three standard deviations of a simulated share: a bound is
 tested with it where the share it bounds lies at the bound itself.
+
+Private: an interval that is a little wrong is a plausible one.
 """
 
 import math

@@ -1,4 +1,7 @@
-"""Intervals of one quantity and of aggregates, against hand-worked, tabulated and other numbers."""
+"""Intervals of one quantity and of aggregates, against hand-worked, tabulated and other numbers.
+
+Private: an interval that is a little wrong is a plausible one.
+"""
 
 import json
 import math

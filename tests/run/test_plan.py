@@ -1,4 +1,7 @@
-"""The plan of a run: derived numbers agree with the objects built from it."""
+"""The plan of a run: derived numbers agree with the objects built from it.
+
+Private: threads and seeds that are wrong show in seconds and in scores alone.
+"""
 
 from dataclasses import asdict
 from pathlib import Path

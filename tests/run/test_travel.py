@@ -7,6 +7,7 @@ import shlex
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -15,9 +16,11 @@ from rlrun.cli.main import main
 from rlrun.errors import CheckpointError, ConfigError
 from rlrun.run import branch, checkpoint, files, manifest, start
 from rlrun.run.checkpoint import load_newest
+from rlrun.run.diff import differences
 from rlrun.run.files import check_texts, hashes
 from rlrun.run.manifest import list_checkpoints
-from tests.exact import differences, run_differences
+from rlrun.run.tensors import RingRows, RowFiles
+from tests.exact import run_differences
 from tests.pipeline.make import on_steps
 
 WORDS = (
@@ -103,7 +106,7 @@ def test_killed_while_going_back_the_newest_that_is_left_can_be_resumed(run_dir,
     assert load_newest(run_dir / "checkpoints")[0]["counters"]["env_steps"] == left[-1]
     with (run_dir / "metrics.jsonl").open("r+b") as file:
         file.write(b"x")
-    with pytest.raises(CheckpointError, match=r"metrics.jsonl is damaged"):
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl"):
         branch.go_back(run_dir, path)
     assert steps_of(run_dir) == left, "nothing is deleted for a checkpoint that cannot be used"
 
@@ -188,7 +191,7 @@ def test_a_fork_that_would_train_nothing_is_refused(run_dir, tmp_path, capsys):
         (["run.total_steps=100"], "run.total_steps = 100"),
     ):
         given = ["fork", str(run_dir), "policy.lr=1e-3", f"run.dir={new}", *words]
-        found = refused(capsys, given, f"error: {key}: the checkpoint is of env step")
+        found = refused(capsys, given, f"error: {key}: ")
         assert not new.exists()
         more = found.rpartition(" add ")[2]
     assert main(["fork", str(run_dir), f"run.dir={new}", "-q", more]) == 0
@@ -199,7 +202,7 @@ def test_a_fork_of_a_solved_run_is_refused_unless_the_goal_is_another(tmp_path, 
     run, new = tmp_path / "run", tmp_path / "new"
     assert main([*WORDS, "run.stop_return=-1", f"run.dir={run}"]) == 0
     words = ["fork", str(run), "run.total_steps=500", f"run.dir={new}", "-q"]
-    refused(capsys, words, "add run.stop_return=null")
+    refused(capsys, words, "run.stop_return=null")
     assert main([*words, "run.stop_return=null"]) == 0
     assert main(["verify", str(new)]) == 0
 
@@ -223,12 +226,6 @@ MISFITS = {  # override: what the line says is saved, "": that it needs a new ru
 }  # fmt: skip
 
 
-PARTS = {
-    "collector.num_envs=8": "the environments that", "torso.hidden=[16]": "the networks that",
-    "buffer.capacity=300": "the replay that",
-}  # fmt: skip
-
-
 def test_a_fork_or_a_resume_that_the_checkpoint_does_not_fit_leaves_nothing(
     run_dir, tmp_path, capsys
 ):
@@ -240,8 +237,7 @@ def test_a_fork_or_a_resume_that_the_checkpoint_does_not_fit_leaves_nothing(
             ["fork", str(run_dir), f"run.dir={tmp_path / 'new'}"],
             ["resume", str(run_dir), f"resume.allow=[{key},policy.lr]"],
         ):
-            told = f"{key}{saved}" if saved else f"new run with {override}"
-            found = refused(capsys, [*command, *words], told, PARTS.get(override, ""))
+            found = refused(capsys, [*command, *words], f"{key}{saved}" if saved else override)
             assert key in found.partition(" = ")[0]
             assert not (tmp_path / "new").exists()
         assert (run_dir / "config.yaml").read_text() == text
@@ -251,8 +247,8 @@ def test_a_fork_or_a_resume_that_the_checkpoint_does_not_fit_leaves_nothing(
 def test_going_back_deletes_nothing_that_is_not_to_be_discarded(run_dir, capsys):
     steps, last = steps_of(run_dir), steps_of(run_dir)[-1]
     before = content_of(run_dir)
-    text = f"{steps[2]}, {steps[3]} and their records; --discard allows it"
-    refused(capsys, ["resume", f"{run_dir}@{steps[1]}", "-q"], text)
+    words = ["resume", f"{run_dir}@{steps[1]}", "-q"]
+    refused(capsys, words, f"{steps[2]}, {steps[3]}", "--discard")
     assert content_of(run_dir) == before
     for where in (f"{run_dir}@{steps[1]}", f"{run_dir}"):
         words = ["torso.hidden=[16]", "resume.allow=[torso.hidden]", "run.total_steps=900", "-q"]
@@ -289,7 +285,7 @@ def test_records_that_change_while_the_run_goes_on_are_noticed(
     words = {"record": ("run.checkpoint_every=100000", "run.eval_every=100000"),
              "checkpoint": ("run.eval_every=100", "logger.every=100000")}[when]  # fmt: skip
     words = [*WORDS, "collector.num_envs=8", *words, f"run.dir={run}"]
-    refused(capsys, words, "metrics.jsonl: the file was", codes=(6,))
+    refused(capsys, words, "metrics.jsonl: ", codes=(6,))
 
 
 def test_before_the_first_checkpoint_the_line_says_what_to_type(run_dir, tmp_path, capsys):
@@ -307,7 +303,7 @@ def test_a_sweep_is_no_run(run_dir, tmp_path, capsys):
         for words in ("eval TOP", "verify TOP", "play TOP --video x.gif", "export TOP DATA",
                       "diff TOP TOP"):  # fmt: skip
             words = words.replace("TOP", str(tmp_path)).replace("DATA", str(tmp_path / "data"))
-            refused(capsys, words.split(), "directory of a sweep", str(run_dir))
+            refused(capsys, words.split(), str(run_dir))
         (tmp_path / name).unlink()
 
 
@@ -326,9 +322,9 @@ def test_a_run_of_trusted_code_names_the_line_to_type(run_dir, tmp_path, capsys)
         ["export", str(run_dir), str(tmp_path / "data")],
     ):
         typed = shlex.join(["rlrun", *words, "--trust", "other", "--trust", "mypkg"])
-        assert refused(capsys, words).endswith(f"type: {typed}")
+        assert refused(capsys, words).endswith(typed)
     found = refused(capsys, ["eval", str(run_dir), "--trust", "other,mypkg"])
-    assert "not trusted" not in found, "there is no such module"
+    assert "--trust" not in found, "there is no such module"
 
 
 def test_a_path_with_an_at_sign_is_a_path(tmp_path):
@@ -336,7 +332,7 @@ def test_a_path_with_an_at_sign_is_a_path(tmp_path):
     assert branch.split_step(f"{tmp_path}/a@3") == (tmp_path / "a@3", None)
     assert branch.split_step(f"{tmp_path}/b@3") == (tmp_path / "b", 3)
     assert branch.split_step("a@b") == (Path("a@b"), None)
-    with pytest.raises(ConfigError, match="has no checkpoint yet"):
+    with pytest.raises(ConfigError):
         branch.checkpoint_at(tmp_path, 3)
 
 
@@ -423,7 +419,34 @@ def _killed(*given):
 
 def test_what_was_killed_before_it_saved_begins_anew(tmp_path):
     (tmp_path / "config.yaml").write_text("seed: 0\n")
-    report = manifest.Report(tmp_path)
-    assert list(report.lines())[-1] == "can be resumed from its start: nothing was saved"
-    (tmp_path / "checkpoints" / "step_000000100").mkdir(parents=True)
-    assert list(manifest.Report(tmp_path).lines())[-1].startswith("nothing can be resumed")
+    for anew in (True, False):
+        *_, last = manifest.Report(tmp_path).lines()
+        assert ("from its start" in last) == anew
+        (tmp_path / "checkpoints" / "step_000000100").mkdir(parents=True, exist_ok=True)
+
+
+# -- differences of two states, on which every test of an exact resume relies ----------------------
+
+RING = np.arange(6.0).reshape(1, 6)
+
+
+def rows(array: np.ndarray, first: int = 0, stop: int = 4) -> RingRows:
+    return RingRows(array, first, stop, RowFiles())
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (1, 2), (1, 1.0), (1.0, float("nan")), ("a", "b"), (None, 0), (True, 1),
+        ({"x": 1}, {}), ({}, {"x": 1}), ([1], [1, 2]), ([1], (1,)), ((1, [2]), (1, [3])),
+        (np.float32([0.0]), np.float32([-0.0])), (np.zeros(2), np.zeros((2, 1))),
+        (np.zeros(1, np.int32), np.zeros(1, np.int64)), (np.zeros(1), torch.zeros(1)),
+        (torch.zeros(2), torch.ones(2)), (torch.zeros(1), torch.zeros(1, dtype=torch.bfloat16)),
+        (torch.zeros(3).bfloat16(), torch.ones(3).bfloat16()),
+        (rows(RING), rows(RING + 1)), (rows(RING), rows(RING, 1, 5)),
+    ],
+)  # fmt: skip
+def test_every_difference_is_found_where_it_lies(one, other) -> None:
+    assert not [*differences({"a": {"b": one}}, {"a": {"b": one}})]
+    (found,) = differences({"a": {"b": one}}, {"a": {"b": other}})
+    assert found.startswith("a/b")

@@ -6,11 +6,11 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from tests.sweeps.fragile import CRASHES, KILLED, SLOW
 from tests.sweeps.jobs import statuses
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 JOBS = 8
@@ -43,14 +43,6 @@ def read(path):
     return json.loads(path.read_text())
 
 
-def wait_until(condition, command):
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert command.process.poll() is None, command.end()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def processes(sweep):
     """Number of a job -> how many processes of it wrote their record."""
     records = {int(path.parent.name): read(path) for path in sweep.glob("*/run.json")}
@@ -71,7 +63,7 @@ def test_a_sweep_with_faults_is_resumed_to_the_end(tmp_path):
         tmp_path, "-m", *TINY, f"env.kwargs.num=range({JOBS})", "sweep.dir=s",
         "hydra.launcher.workers=2", "hydra.sweep.subdir=${hydra.job.num}",
     )  # fmt: skip
-    wait_until(lambda: all([*sweep.glob(f"{num}/run.json")] for num in SLOW), command)
+    wait_until(lambda: all([*sweep.glob(f"{num}/run.json")] for num in SLOW))
     command.process.send_signal(signal.SIGINT)
     code, out, err = command.end()
     assert code == 130

@@ -4,6 +4,7 @@ import io
 import json
 import shutil
 import sys
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +16,7 @@ from rlrun.env.rows import Env
 from rlrun.errors import ConfigError
 from rlrun.pipeline import evaluate
 from rlrun.pipeline.evaluate import FilmingEvaluator, Frames, Watch, WatchedRow
+from rlrun.video.files import PALETTE, STEPS, WIDTH, Panels, diverging
 
 LINE = (
     *("policy=dqn", "env=tmaze", "policy.noisy=0.5", "debug=smoke", "run.stop_return=null", "-q"),
@@ -123,12 +125,12 @@ def test_videos_that_fail_are_a_warning(tmp_path, monkeypatch):
         monkeypatch.setattr(f"rlrun.{module}.check_video", lambda config: None)
 
     def failing(env):
-        raise ConfigError("env.id = x: it cannot be drawn (no GL context); …; …")
+        raise ConfigError("env.id = x: no GL")
 
     monkeypatch.setattr(Env, "render", failing)
     assert main([*LINE, "run.video_every=100", f"run.dir={tmp_path}"]) == 0
     (text,) = (tmp_path / "rlrun.log").read_text().splitlines()
-    assert "run.video_every: env.id = x: it cannot be drawn (no GL context)" in text
+    assert "run.video_every: env.id = x: no GL" in text
     assert not (tmp_path / "videos").exists()
 
 
@@ -148,5 +150,56 @@ def test_a_package_that_is_missing_is_told_before_a_run_goes_on(tmp_path, monkey
     monkeypatch.setitem(sys.modules, "pygame", None)
     more = ["resume", str(tmp_path), "run.total_steps=90", "run.video_every=5", "-q"]
     assert main(more) == 7
-    assert "its picture needs a package that is not installed" in capsys.readouterr().err
+    assert "run.video_every = 5: " in capsys.readouterr().err
     assert "90" not in (tmp_path / "metrics.jsonl").read_text()
+
+
+# -- private, as it shows to the eye alone: what is drawn beside the picture are the numbers read --
+
+
+@dataclass
+class Drawn:
+    """A reading of an agent with two actions and three units."""
+
+    kind: str
+    values: np.ndarray
+    state: np.ndarray
+    action: np.ndarray
+
+
+def test_panels_show_state_values_and_reward():
+    """Colours of the newest column are those of its numbers; the picture is left as it is."""
+    panels, picture = Panels(), np.full((400, 300, 3), 7, np.uint8)
+    states = [np.array([1.0, -1.0, 0.0]), np.array([0.5, -0.25, 1.0])]
+    frames = [
+        panels.beside(
+            picture, episode=0, t=t, reward=t, total=t,
+            reading=Drawn("Q", np.array([1.0, 2.0 - 2 * t]), state, np.array(1 - t)),
+        )
+        for t, state in enumerate(states)
+    ]  # fmt: skip
+    assert [f.shape for f in frames] == [(400, 300 + WIDTH, 3)] * 2
+    for frame in frames:
+        assert (frame[:, :300] == 7).all()
+    heat = frames[1][:, 300:]
+    cell = (WIDTH - 16) / STEPS
+    for t, state in enumerate(states):
+        x = round(8 + (t + 0.5) * cell)
+        column = {tuple(c) for c in heat[44:140, x].tolist()}  # its panel
+        assert {tuple(c) for c in diverging(state).tolist()} <= column
+    last = panels.beside(picture, episode=0, t=2, reward=0.0, total=1.0, reading=None)
+    assert (last[44:140] == frames[1][44:140]).all()  # nothing more was computed
+    anew = panels.beside(picture, episode=1, t=0, reward=0.0, total=0.0, reading=None)
+    assert (anew[60:130, 320:640] == 255).mean() > 0.9
+
+
+def test_the_chosen_action_has_a_dot():
+    def blots(action):
+        reading = Drawn("Q", np.array([1.0, 2.0]), np.zeros(0), np.array(action))
+        picture = np.zeros((400, 400, 3), np.uint8)
+        frame = Panels().beside(picture, episode=0, t=0, reward=0.0, total=0.0, reading=reading)
+        return [int((frame == np.array(PALETTE[i])).all(-1).sum()) for i in (0, 1)]
+
+    first, second = blots(0), blots(1)
+    assert first[0] > second[0] + 10
+    assert second[1] > first[1] + 10

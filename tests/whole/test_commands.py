@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.exact import differences
+from rlrun.run.diff import differences
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 TINY = ("env=cartpole", "learner.threads=1", "logger.tensorboard=false", "-q")
@@ -81,7 +81,7 @@ def test_a_sweep_and_its_report(tmp_path):
     assert sweep.returncode == 0
     ends = [x for x in (sweep.stdout + sweep.stderr).splitlines() if "is done" in x]
     assert len(ends) == 2
-    assert all("1 warning in " in x and "did not end within" in x for x in ends), ends
+    assert all("1 warning" in x and "eval.max_episode_steps" in x for x in ends), ends
     assert len([*tmp_path.glob("pair/*/run.json")]) == 2
     assert "dqn" in done(tmp_path, "report", "pair")
     assert (tmp_path / "pair/report/index.html").exists()
