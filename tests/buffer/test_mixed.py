@@ -89,7 +89,7 @@ def test_priorities_go_back_to_where_windows_came_from(as_drawn):
 
 def test_other_demonstrations_are_refused():
     other = mixed(demos=([12, 8],), rows=40)
-    with pytest.raises(CheckpointError):
+    with pytest.raises(CheckpointError, match=r"buffer\.demos = "):
         other.load_state_dict(mixed().state_dict())
 
 

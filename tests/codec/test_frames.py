@@ -121,7 +121,7 @@ def test_a_second_base_of_other_shapes_is_refused(coder: str) -> None:
     small = second[:1]
     contents = (content_of(x, chunk=False) for x in (first, small))
     forged = frame.pack(replace(header, base_hash=Bases(*contents).hash), [bytes(payload)])
-    with pytest.raises(codec.DamagedFrame):
+    with pytest.raises(codec.DamagedFrame, match="base"):
         codec.decode(forged, base=first, second=small)
 
 
@@ -164,9 +164,9 @@ def test_an_index_outside_of_its_palette_is_refused() -> None:
     """Three words, and bit planes of ones: index 3."""
     words = np.arange(3, dtype=np.float32).tobytes()
     header = frame.Header(2, frame.KEY, samples.KIND["float32"].code, (64,), 0, 0, 0, 0, 0)
-    for count in (3, 4):  # index 3 is outside; the content is another one
+    for count, error in ((3, "palette"), (4, "content")):
         parts = bytes((1, count)) + words + bytes(4 * (count - 3)) + bytes((0, 255)) * 2
-        with pytest.raises(codec.DamagedFrame):
+        with pytest.raises(codec.DamagedFrame, match=error):
             codec.decode(frame.pack(header, [parts]))
 
 
@@ -175,7 +175,7 @@ def test_a_delta_of_rows_is_refused() -> None:
     base = {"a": np.zeros(100, np.float32), "b": np.zeros(100, np.float32)}
     delta = codec.encode(base, base=base)
     assert np.array_equal(codec.decode(delta, base=base)["a"], base["a"])
-    with pytest.raises(codec.DamagedFrame):
+    with pytest.raises(codec.DamagedFrame, match="header"):
         codec.decode(with_field(delta, 6, "B", delta[6] | 4), base=base)
 
 

@@ -79,7 +79,7 @@ def test_a_forged_size_is_refused(tmp_path):
     fields = unseal(path.read_bytes())
     fields["shards"][0]["raw"] = 3
     path.write_bytes(seal(fields))
-    with pytest.raises(StorageError):
+    with pytest.raises(StorageError, match=r"at most 3\b"):
         list(read_dataset(tmp_path / "coded").episodes())
 
 
