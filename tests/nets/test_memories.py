@@ -40,7 +40,16 @@ class NoState(GRU):
         return super().step(x, state)[0], ()
 
 
-@pytest.mark.parametrize("cell", [Wide, WideState, NoState])
+class MatrixState(GRU):
+    def initial_state(self, batch, device):
+        return (torch.zeros(batch, self.size, 2, device=device),)
+
+    def step(self, x, state):
+        h, (s,) = super().step(x, (state[0][..., 0],))
+        return h, (torch.stack([s, s], -1),)
+
+
+@pytest.mark.parametrize("cell", [Wide, WideState, NoState, MatrixState])
 def test_a_users_cell_of_another_width_is_its_fault(cell, monkeypatch):
     monkeypatch.setenv("RLRUN_TRUST", "tests")
     name = f"{__name__}:{cell.__name__}"

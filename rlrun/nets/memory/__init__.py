@@ -1,5 +1,7 @@
 """Recurrent memories with one set of parameters and two forms: unroll [T, B, F] and step [B, F]."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -66,7 +68,8 @@ def _check_cell(name: str, memory: Memory, features: int) -> None:
     _check_arrays(name, "step() returns a state", after)
     _check_arrays(name, "step() returns an output", (out,))
     cases = [("step() returns an output", out, (2, memory.size))]
-    cases += [("initial_state(2) returns a state", s, (2, *s.shape[1:])) for s in state]
+    flat = ((s, (2, math.prod(s.shape[1:]))) for s in state)
+    cases += [("initial_state(2) returns a state", s, shape) for s, shape in flat]
     pairs = zip(after, state, strict=False)
     cases += [("step() returns a state", new, tuple(old.shape)) for new, old in pairs]
     for what, x, shape in cases:
