@@ -77,7 +77,7 @@ def exit_code(e: BaseException, words: Sequence[str] = ()) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     if isinstance(e, KeyboardInterrupt):
-        print("rlrun: interrupted", file=sys.stderr)
+        _print("rlrun: interrupted\n")
         return Interrupted.exit_code
     if isinstance(e, SweepStopped):
         return e.code
@@ -109,10 +109,18 @@ def line_of(e: RlrunError) -> str:
 def report(e: RlrunError) -> int:
     """Print ``e`` and return its exit code."""
     text = line_of(e) if isinstance(e, Interrupted) else f"error: {line_of(e)}"
-    print(f"rlrun: {text}", file=sys.stderr)
+    _print(f"rlrun: {text}\n")
     if os.environ.get("RLRUN_DEBUG") == "1":
-        print(redact("".join(traceback.format_exception(e))), end="", file=sys.stderr)
+        _print(redact("".join(traceback.format_exception(e))))
     return e.exit_code
+
+
+def _print(text: str) -> None:
+    """Write to stderr, or nothing if it is full: the exit code stays that of the error."""
+    try:
+        print(text, end="", file=sys.stderr, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def _bug(e: Exception, run_dir: Path | None) -> RlrunError:

@@ -74,6 +74,13 @@ def test_a_full_disk_of_the_output_and_a_closed_stderr(monkeypatch):
         assert not opened.isatty()
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_refusal_that_stderr_does_not_take():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "rlrun", "polcy=3"], stderr=full)
+    assert done.returncode == 2
+
+
 def test_a_bug_leaves_its_traceback_in_the_run_directory(rlrun, build):
     build.codes = {0: ZeroDivisionError("division by zero")}
     assert_one_error(rlrun(), "ZeroDivisionError: division by zero", code=9)
