@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -120,11 +121,21 @@ def _quantized(frame: np.ndarray) -> Any:
 
 
 def _gif_bytes(frames: Sequence[Any], fps: float) -> bytes:
-    """Return the file. Durations are whole hundredths of a second, at least two."""
-    duration = 10 * max(round(100 / fps), _MIN_DURATION)
+    """Return the file. Frames that would last less than two hundredths of a second are left out.
+
+    A frame begins at a whole hundredth, so the durations differ, and their sum is that of the show.
+    """
+    starts, shown = [0], [frames[0]]
+    for i, frame in enumerate(frames[1:], 1):
+        if (start := round(100 * i / fps)) >= starts[-1] + _MIN_DURATION:
+            starts.append(start)
+            shown.append(frame)
+    shown[-1] = frames[-1]  # the end of the episode
+    starts.append(max(round(100 * len(frames) / fps), starts[-1] + _MIN_DURATION))
+    durations = [10 * (end - start) for start, end in pairwise(starts)]
     out = io.BytesIO()
-    frames[0].save(
-        out, "GIF", save_all=True, append_images=frames[1:], duration=duration, loop=0, disposal=1
+    shown[0].save(
+        out, "GIF", save_all=True, append_images=shown[1:], duration=durations, loop=0, disposal=1
     )
     return out.getvalue()
 

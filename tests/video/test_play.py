@@ -228,3 +228,19 @@ def test_a_video_that_fails_leaves_nothing(tmp_path, suffix):
             file.add(frame)
     assert len(path.read_bytes()) > 100
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("fps", [7, 30, 50, 60, 240])
+def test_a_gif_lasts_as_long_as_its_frames(tmp_path, fps):
+    """Viewers show a frame of less than 20 ms for 100 ms."""
+    path = tmp_path / "a.gif"
+    with VideoFile(path, fps=fps) as file:
+        for i in range(48):
+            file.add(np.full((4, 4, 3), i, np.uint8))
+    with Image.open(path) as gif:
+        shown = [(f.convert("L").getpixel((0, 0)), f.info["duration"])
+                 for f in ImageSequence.Iterator(gif)]  # fmt: skip
+    assert min(duration for _, duration in shown) >= 20
+    assert sum(duration for _, duration in shown) == pytest.approx(48_000 / fps, abs=20)
+    assert (shown[0][0], shown[-1][0]) == (0, 47)
+    assert len(shown) == 48 or fps > 50
