@@ -20,7 +20,7 @@ from rlrun.env.contract import ContractViolation, ResetResult
 from rlrun.errors import ConfigError, ResourceError
 from rlrun.functional.masks import MASK
 from rlrun.schema import WrapperConfig
-from rlrun.spaces import is_image
+from rlrun.spaces import is_image, space_parts
 
 
 class ActionMaskObservation(gym.Wrapper[Any, Any, Any, Any]):
@@ -127,12 +127,23 @@ def require_one_skip(
         )
 
 
+def _entries(space: gym.Space[Any], keys: Sequence[str]) -> dict[Any, gym.Space[Any]]:
+    """Return key or position -> space of the parts of a Dict or Tuple that ``keys`` name."""
+    known = {str(key): (key, part) for key, part in space_parts(space) or ()}
+    for key in keys:
+        if key not in known:
+            allowed = f"it has {', '.join(known)}" if known else "it has no parts"
+            raise ValueError(f"{key} is not a part of the observation; {allowed}")
+    return dict(known[key] for key in keys)
+
+
 def _pick_obs(env: AnyEnv, key: str) -> AnyEnv:
-    space = env.observation_space
-    if not isinstance(space, spaces.Dict) or key not in space.spaces:
-        keys = sorted(space.spaces) if isinstance(space, spaces.Dict) else "no Dict"
-        raise ValueError(f"key = {key}: it must be a key of the observation ({keys})")
-    return wrappers.TransformObservation(env, lambda obs: obs[key], space[key])
+    ((entry, part),) = _entries(env.observation_space, (key,)).items()
+    return wrappers.TransformObservation(env, lambda obs: obs[entry], part)
+
+
+def _filter_obs(env: AnyEnv, keys: tuple[str, ...]) -> AnyEnv:
+    return wrappers.FilterObservation(env, [*_entries(env.observation_space, keys)])
 
 
 def _encode_mission(env: AnyEnv) -> AnyEnv:
@@ -249,8 +260,8 @@ def _rescale_action(env: AnyEnv, low: float, high: float) -> AnyEnv:
 
 Factory = Callable[..., AnyEnv]
 WRAPPERS: dict[str, tuple[Factory, str]] = {
-    "pick_obs": (_pick_obs, "only the entry `key` of a Dict observation"),
-    "filter_obs": (wrappers.FilterObservation, "the entries `keys` of a Dict observation"),
+    "pick_obs": (_pick_obs, "only the entry `key` of a Dict or Tuple observation"),
+    "filter_obs": (_filter_obs, "the entries `keys` of a Dict or Tuple observation"),
     "encode_mission": (_encode_mission, "MiniGrid's mission as indices of words (minigrid)"),
     "mask_obs": (_mask_obs, "only the positions `keep` of an observation vector"),
     "mask_from_info": (ActionMaskObservation, 'info["action_mask"] as an entry of the observation'),
