@@ -25,11 +25,11 @@ from rlrun.errors import ConfigError, ResourceError
 from rlrun.schema import Config, RayConfig, ScriptedConfig
 from rlrun.schema.override import Override
 from rlrun.schema.ranges import (
-    NOUNS,
     SCHEDULE_READERS,
     Condition,
     Reader,
     ScheduleConfig,
+    fill,
     format_value,
     join_words,
 )
@@ -209,20 +209,25 @@ def check_typed_keys(configs: Sequence[Config], overrides: Sequence[Override]) -
     Jobs of a sweep share a line, so one of them may ignore a key. Only typed keys are checked:
     files set keys of every option.
     """
-    for override in overrides:
-        key, value = override.key, override.value
-        reasons = [_unread(config, key) for config in configs] if value != "null" else []
+    from rlrun.env import known_spaces  # slow to import
+
+    typed = [override for override in overrides if override.value != "null"]
+    jobs = [rules.Facts(c, spaces=known_spaces(c.env, c.agents)) for c in configs if typed]
+    for override in typed:
+        reasons = [_unread(facts, override.key) for facts in jobs]
         if reasons and (reason := reasons[0]) is not None and None not in reasons:
-            allowed, fix = reason[0], f"{reason[1]}, or leave it out"
-            raise config_error(key, value, "it would change nothing", allowed, fix)
+            wrong, allowed = "it would change nothing", reason[0]
+            fix = f"{reason[1]}, or leave it out"
+            raise config_error(override.key, override.value, wrong, allowed, fix)
 
 
-def _unread(config: Config, key: str) -> tuple[str, str] | None:
+def _unread(facts: rules.Facts, key: str) -> tuple[str, str] | None:
     """Return (what reads ``key``, what to do) if nothing reads it, else None."""
+    config, value_of = facts.config, facts.value
     group, name, part = [*key.split("."), "", ""][:3]  # explore, epsilon, start
     if config.pipeline.name == "offline" and getattr(config, group, None) in _collecting(config):
         return "an offline run (pipeline=offline) collects nothing", "set pipeline=serial"
-    known, value_of = _fields(config, group), rules.Facts(config).value
+    known = _fields(config, group)
     metadata: Mapping[str, Any] = known[name].metadata if name in known else {}
     if "default_of" in metadata:
         owner = metadata["default_of"]
@@ -235,15 +240,12 @@ def _unread(config: Config, key: str) -> tuple[str, str] | None:
     reader: Reader | None = metadata.get("read_when")
     if reader is None:
         return _unread_part(config, group, name, part)
-    unmet = _unmet(config, reader)
+    unmet = [[c for c in every if not _is_met(facts, c)] for every in reader.any_of]
     if not all(unmet):
         return _unread_part(config, group, name, part)
     reads = " or ".join(" with ".join(map(str, every)) for every in unmet)
-    condition = unmet[0][-1]
-    fix = reader.fix or f"set {condition.key}={(condition.values or ('',))[0]}"
-    if condition.key in NOUNS:
-        fix = f"use {config.policy.recurrent_variant or 'one that does'}"
-    return f"{reads} reads it{_keys_read_instead(config, group, condition)}", fix
+    fix = reader.fix or fill(" and ".join(c.fix for c in unmet[0]), facts)
+    return f"{reads} reads it{_keys_read_instead(facts, group, unmet[0][0])}", fix
 
 
 def _unread_part(config: Config, group: str, name: str, part: str) -> tuple[str, str] | None:
@@ -267,26 +269,21 @@ def _fields(config: Config, group: str) -> dict[str, Field[Any]]:
     return {f.name: f for f in fields(part)} if is_dataclass(part) else {}
 
 
-def _unmet(config: Config, reader: Reader) -> list[list[Condition]]:
-    """Return the conditions that do not hold, for each alternative of ``reader``."""
-    return [[c for c in every if not _is_met(config, c)] for every in reader.any_of]
-
-
-def _is_met(config: Config, condition: Condition) -> bool:
-    value = rules.Facts(config).value(condition.key)
+def _is_met(facts: rules.Facts, condition: Condition) -> bool:
+    value = facts.value(condition.key)
     if not condition.values:
         return value not in (None, False)
     own_class = condition.key == "memory" and ":" in value  # it may read any key
     return own_class or format_value(value) in condition.values
 
 
-def _keys_read_instead(config: Config, group: str, unmet: Condition) -> str:
+def _keys_read_instead(facts: rules.Facts, group: str, unmet: Condition) -> str:
     """Return a text with the group's keys that are read now and not if ``unmet`` were met."""
     keys = []
-    for name, field in _fields(config, group).items():
+    for name, field in _fields(facts.config, group).items():
         reader: Reader | None = field.metadata.get("read_when")
-        condition = reader.any_of[0][0] if reader else unmet
-        apart = condition.key == unmet.key and not set(unmet.values[:1]) & set(condition.values)
-        if apart and _is_met(config, condition):
+        first, *others = reader.any_of[0] if reader else (unmet,)
+        apart = first.key == unmet.key and not set(unmet.values[:1]) & set(first.values)
+        if apart and all(_is_met(facts, condition) for condition in (first, *others)):
             keys.append(f"{group}.{name}")
     return f" (read now: {join_words(keys, 'and')})" if keys else ""

@@ -62,8 +62,8 @@ class Facts:
         return DERIVED[name](self) if name in DERIVED else getattr(self.config, name)
 
     def value(self, key: str) -> Any:
-        """Return the value of ``key``, for a group the chosen option."""
-        value: Any = self.config
+        """Return the value of a key or derived value, for a group the chosen option."""
+        value: Any = self
         for name in key.split("."):
             value = getattr(value, name)
         return value.name if hasattr(value, "name") else value
@@ -142,6 +142,10 @@ DERIVED: dict[str, Callable[[Facts], Any]] = {  # further attributes of ``Facts`
     # rows of a window and those read before it, in every column
     "least_capacity":
         lambda c: c.replay_columns * (c.window.rows + rows_before(c.env.frame_stack)),
+    "one_column": lambda c: c.replay_columns == 1,
+    "several_columns": lambda c: c.replay_columns > 1,
+    "several_agents": lambda c: not c.single,
+    "several_rows": lambda c: c.window is not None and c.window.learned > 1,
     "stride": lambda c: c.collector.stride(c.window),
     # windows that the replay holds
     "windows":
@@ -155,6 +159,7 @@ DERIVED: dict[str, Callable[[Facts], Any]] = {  # further attributes of ``Facts`
     "cnn_side": lambda c: CNN_SIDES.get(c.torso.name, 0),
     "no_image": lambda c: c.cnn_side > 0 and not is_image(c.seen, c.cnn_side),
     "kind": lambda c: type(c.action).__name__,
+    "continuous": lambda c: c.kind == "Box",
     "obstacle": lambda c: numpy_obstacle(c.config, c.obs),
     "bf16_fault": lambda c: bf16_fault(c.config),
     "obs_text": lambda c: space_text(c.own_obs),

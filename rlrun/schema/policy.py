@@ -110,6 +110,7 @@ class ScriptedConfig(PolicyConfig):
 _CATEGORICAL = read_when("policy.distribution=categorical")
 _IMPLICIT = read_when("policy.distribution=implicit")
 _MUNCHAUSEN = read_when("policy.munchausen", fix="set policy.munchausen=0.9")
+_SEVERAL_ROWS, _CONTINUOUS = read_when("several_rows"), read_when("continuous")
 _Q_LAMBDA = "peng_q_lambda|watkins_q_lambda|harutyunyan_q_lambda"
 _Trace = Literal["nstep", "retrace", "peng_q_lambda", "watkins_q_lambda", "harutyunyan_q_lambda"]
 
@@ -224,7 +225,7 @@ class SequenceConfig(ValueConfig):
 
     learn_unroll_len: int = field(metadata=within(1, MOST_ROWS))
     burnin_step: int = field(metadata=within(0, MOST_ROWS))
-    priority_eta: float = field(metadata=unit())
+    priority_eta: float = field(metadata=unit() | _SEVERAL_ROWS)
     memory_lr: ScheduleConfig | None = field(metadata=at_least(0) | WITH_MEMORY)
     state_init: Literal["stored", "zero"] = field(metadata=WITH_MEMORY)
 
@@ -281,7 +282,7 @@ class ControlConfig(ReturnConfig):
     actor_every: int = field(metadata=at_least(1))
     prev_inputs: bool
     td_clip: float | None = field(metadata=positive())
-    priority_eta: float = field(metadata=unit())
+    priority_eta: float = field(metadata=unit() | _SEVERAL_ROWS)
 
     rules: ClassVar[tuple[Rule, ...]] = (
         *exactly_one("target_update_every", "target_tau"),
@@ -427,8 +428,8 @@ class OnPolicyConfig(ReturnConfig):
     separate_value: bool
     prev_inputs: bool
     orthogonal_init: bool
-    log_std_init: float
-    rescale_actions: bool
+    log_std_init: float = field(metadata=_CONTINUOUS)
+    rescale_actions: bool = field(metadata=_CONTINUOUS)
     normalize_obs: bool | None
     normalize_reward: bool
 

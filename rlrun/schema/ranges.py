@@ -103,6 +103,11 @@ class _Template(string.Formatter):
         return value if isinstance(value, str) else format_value(value)
 
 
+def fill(text: str, facts: object) -> str:
+    """Return ``text`` with the attributes of ``facts`` that it names in braces."""
+    return _Template().vformat(text, (facts,), {})
+
+
 @dataclass(frozen=True)
 class Rule:
     """A combination of keys that do not fit together: ``key`` is rejected if ``when`` is true.
@@ -121,7 +126,7 @@ class Rule:
     def text(self, facts: object) -> str:
         """Return what is wrong; what is allowed; what to do."""
         parts = (self.wrong, self.allowed, self.fix)
-        return "; ".join(_Template().vformat(part, (facts,), {}) for part in parts if part)
+        return "; ".join(fill(part, facts) for part in parts if part)
 
 
 @dataclass(frozen=True)
@@ -173,9 +178,17 @@ def exactly_one(first: str, second: str) -> tuple[Rule, Rule]:
     )  # fmt: skip
 
 
-NOUNS = {  # properties of a policy that are not keys
-    "policy.recurrent": "a policy that has a memory",
-    "policy.updates": "a policy that learns",
+NOUNS = {  # what is no key but decides whether one is read -> its text, what to do if it is false
+    "policy.recurrent": ("a policy that has a memory", "use {with_memory}"),
+    "policy.updates": ("a policy that learns", "use one"),
+    "several_rows": (
+        "a window of several learned rows",
+        "set policy.learn_unroll_len={unroll_len}",
+    ),
+    "several_columns": ("more than one column", "set collector.num_envs=2 or more"),
+    "one_column": ("one column (collector.num_envs=1)", "set collector.num_envs=1"),
+    "several_agents": ("an environment of several agents", "choose another env"),
+    "continuous": ("an environment with continuous actions", "choose another env"),
 }
 
 
@@ -194,8 +207,13 @@ class Condition:
 
     def __str__(self) -> str:
         if not self.values:
-            return NOUNS.get(self.key, self.key)
+            return NOUNS[self.key][0] if self.key in NOUNS else self.key
         return f"{self.key}={join_words(self.values, 'or')}"
+
+    @property
+    def fix(self) -> str:
+        """What to do if it does not hold."""
+        return NOUNS[self.key][1] if self.key in NOUNS else f"set {self.key}={self.values[0]}"
 
 
 @dataclass(frozen=True)

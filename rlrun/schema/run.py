@@ -34,12 +34,12 @@ class WrapperConfig(Ranged):
 
 @dataclass(frozen=True)
 class PickObsConfig(WrapperConfig):
-    key: str  # of the Dict observation
+    key: str  # of the Dict observation, or position in the Tuple
 
 
 @dataclass(frozen=True)
 class FilterObsConfig(WrapperConfig):
-    keys: tuple[str, ...]  # of the Dict observation
+    keys: tuple[str, ...]  # of the Dict observation, or positions in the Tuple
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule("keys", lambda c: not c.keys, "must name at least one", "", ""),
@@ -119,10 +119,11 @@ WRAPPER_CONFIGS: dict[str, type[WrapperConfig]] = {
 """name in ``env.wrappers`` -> its arguments; ``rlrun.env.wrappers.WRAPPERS`` describes each."""
 
 
-_LADDER = read_when("explore=ladder")
-_EPSILON = read_when("explore=schedule", "explore=ladder & collector.num_envs=1")
+_LADDER = read_when("explore=ladder & several_columns")
+_EPSILON = read_when("explore=schedule", "explore=ladder & one_column")
 _BOLTZMANN = read_when("explore=boltzmann")
 _UPDATES = read_when("policy.updates")
+_COLLECTS = read_when("pipeline=serial|overlapped|ray")
 
 
 @dataclass(frozen=True)
@@ -221,8 +222,8 @@ _OWN_COLUMNS = ("log_prob", "raw_action", "prev_action", "prev_reward", "bonus.r
 @dataclass(frozen=True)
 class CollectorConfig(Ranged):
     num_envs: int = field(metadata=within(1, MOST_UNITS))
-    n_sample: int = field(metadata=within(1, 10**8))
-    unit: Literal["step", "window", "episode"]
+    n_sample: int = field(metadata=within(1, 10**8) | _COLLECTS)
+    unit: Literal["step", "window", "episode"] = field(metadata=_COLLECTS)
     tiling: Literal["lossless", "plain"]
     learned_overlap: int = field(metadata=at_least(0))
     residual: Literal["last", "null_padding", "drop"] | None
@@ -432,6 +433,6 @@ class AgentsConfig(Ranged):
     """Layout of several agents. shared, separate: a column per agent. joint: one row for all."""
 
     name: Literal["shared", "separate", "joint"]
-    agent_id: bool
+    agent_id: bool = field(metadata=read_when("several_agents"))
     team_reward: Literal["mean", "sum"] = field(metadata=_JOINT)
     state: Literal["env", "concat"] = field(metadata=_JOINT)

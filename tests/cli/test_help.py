@@ -85,6 +85,7 @@ def test_an_option_has_the_keys_that_it_starts_from(rlrun, composer, option):
      ("memory.forget_bias", "memory=lstm, mingru, mlstm or slstm"),
      ("env.total_steps", "run.total_steps"),
      ("policy.distribution", "policy.atoms | policy.v_min | policy.v_max"),
+     ("policy.atoms", "see also policy.distribution"),
      ("policy.lr", "{kind: linear, start: 2e-3, end: 1e-4}"),
      ("env.length", "env.kwargs.length: | env=chain: number of states | env=tmaze: forward moves"),
      ("env.id", "env=gym: Gymnasium id, MODULE:ID | rlrun help environments"),
@@ -98,7 +99,7 @@ def test_an_option_has_the_keys_that_it_starts_from(rlrun, composer, option):
      ("policy=c51", "policy.atoms = 101 "), ("policy=rainbow", "buffer="),
      ("experiment=r2d2_paper", "policy.burnin_step = 40 "), ("ppo", "policy=ppo: "),
      ("none", "memory=none: | bonus="), ("sweep.dir", "Sweeps"),
-     ("collector.n_sample", "  read by  every run"), ("exit codes", "75 | 130")],
+     ("collector.num_envs", "  read by  every run"), ("exit codes", "75 | 130")],
 )  # fmt: skip
 def test_words(rlrun, word, facts):
     done = rlrun("help", *word.split())

@@ -105,7 +105,16 @@ def test_every_rule_refuses_a_config(composer, fired):
 OFFLINE = ("policy=dqn", "pipeline=offline", "learner=offline", "buffer.load=data")
 
 
-@pytest.mark.parametrize("word", ["explore=linear", "explore.epsilon.start=0.3", "transport=coded"])
+@pytest.mark.parametrize(
+    "word",
+    [
+        "explore=linear",
+        "explore.epsilon.start=0.3",
+        "transport=coded",
+        "collector.n_sample=9",
+        "collector.unit=window",
+    ],
+)
 def test_a_key_of_collection_that_an_offline_run_is_given(word):
     typed = read_overrides([*OFFLINE, word])
     with pytest.raises(ConfigError, match=f"{word.replace('=', ' = ')}: "):
