@@ -94,6 +94,8 @@ def _changed(
             group, _, name = key.partition(".")
             if OmegaConf.select(cfg, key) == value:
                 del cfg[group][name]
+        if {"-q", "--quiet"} & {*_last_command(run_dir)}:  # asked for once
+            del cfg.logger.progress
         _add_new_keys(cfg)
         OmegaConf.set_struct(cfg, True)
         what = "an evaluation" if evaluation else "a fork" if fork else "a resumed run"
@@ -107,6 +109,15 @@ def _changed(
         raise
     except Exception as e:  # OmegaConf also raises other errors on input
         raise as_config_error(e, overrides, [], lambda group: []) from e
+
+
+def _last_command(run_dir: Path) -> list[str]:
+    """Return the words that last started or continued a run, empty if they cannot be read."""
+    with suppress(RlrunError):
+        record = read_record(run_dir)
+        commands = [record.get("command"), *(record.get("resumes") or [])]
+        return [*map(str, commands[-1] or [])]
+    return []
 
 
 def published(config_yaml: str) -> str:

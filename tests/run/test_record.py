@@ -76,6 +76,19 @@ def test_run_json_of_a_running_job_has_its_counters(tmp_path, monkeypatch):
     assert seen[0] == (done.env_steps, done.updates, "running")
 
 
+def test_a_resumed_run_is_quiet_if_it_is_asked_to_be(tmp_path, capsys, monkeypatch):
+    typed = (["-q"], [], ["-q"], ["logger.progress=off"], [])
+    line = ["policy=random", "env=bandit", "debug=smoke", f"run.dir={tmp_path}"]
+    shown = []
+    for n, words in enumerate(typed):
+        begin = ["resume", str(tmp_path)] if n else line
+        words = [*begin, f"run.total_steps={200 * n + 200}", *words]
+        monkeypatch.setattr("sys.argv", ["rlrun", *words])
+        assert main(words) == 0
+        shown.append(capsys.readouterr().out != "")
+    assert shown == [False, True, False, False, False]
+
+
 def test_a_record_that_cannot_be_written_while_a_run_goes_on_is_left_out(tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(run_record, "time", SimpleNamespace(monotonic=lambda: now[0]))
