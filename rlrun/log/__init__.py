@@ -250,7 +250,8 @@ def final_line(
             score += f" (best {best:.4g})"
     score += "; " if solved is None else f"\nrlrun: solved (run.stop_return = {solved:g}); "
     cwd = Path.cwd()
-    path = shlex.quote(str(run_dir.relative_to(cwd) if run_dir.is_relative_to(cwd) else run_dir))
+    below = cwd in run_dir.parents  # with hydra.job.chdir=true it is the working directory itself
+    path = shlex.quote(str(run_dir.relative_to(cwd) if below else run_dir))
     spent = format_duration(wall_seconds) + (" in all" if resumed else "")
     return (
         f"rlrun: {score}{env_steps} {clock} in {spent}\n"

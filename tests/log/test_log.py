@@ -119,7 +119,7 @@ def test_progress_and_the_final_line(tmp_path, capsys, monkeypatch):
     ]
 
 
-def test_final_line_states_all_there_is(tmp_path):
+def test_final_line_states_all_there_is(tmp_path, monkeypatch):
     result = {"return_mean": 497.25, "return_std": 4.125, "episodes": 20, "success": 0.5}
     given = {"env_steps": 24_320, "wall_seconds": 19.2, "run_dir": tmp_path / "a b"}
     line = final_line(result, **given)
@@ -131,6 +131,12 @@ def test_final_line_states_all_there_is(tmp_path):
     assert "best" not in final_line(result, **given, best=497.25)
     assert "run.stop_return = 490" in final_line(result, **given, solved=490.0)
     assert "not evaluated" in final_line(None, **given)
+    for place, path in ((tmp_path.parent, f"{tmp_path.name}/a b"), (tmp_path, "a b")):
+        monkeypatch.chdir(place)
+        assert f"rlrun tensorboard '{path}'" in final_line(None, **given)
+    monkeypatch.chdir(tmp_path)
+    there = final_line(None, **given | {"run_dir": tmp_path})
+    assert there.endswith(f"rlrun tensorboard {tmp_path}"), "hydra.job.chdir=true"
 
 
 def test_speeds_are_not_counted_over_a_rewind(tmp_path):
