@@ -45,7 +45,8 @@ class NeedKeyFrame(CodecError):
         last = f"its last is frame {have_seq}" if have_seq >= 0 else "it has none"
         super().__init__(
             f"codec.base: the decoder does not have the base of this delta ({last}); a key frame "
-            "or a delta to its last frame is needed; pass this error to the encoder's answer()"
+            "or a delta to its last frame is needed; pass this error to the encoder's answer(), or "
+            "give decode() the base and second of encode()"
         )
         self.stream, self.have_seq, self.have_hash = stream, have_seq, have_hash
 
