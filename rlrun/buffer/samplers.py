@@ -426,7 +426,8 @@ def probe_metrics(probability: np.ndarray | None, beta: float | None) -> dict[st
     """Return buffer/ metrics of N P(i) [n] at the quantiles of P over N windows; {} if uniform.
 
     priority_ess   1 / (N sum_i P(i)^2) = 1 / E_P[N P(i)], Kish's effective sample size over N
-    weight_spread  standard deviation over mean of the importance weights (N P(i))^-beta
+    weight_spread  standard deviation over mean of the importance weights (N P(i))^-beta; the
+                   quantiles miss the large weights of windows that are almost never sampled
 
     Source: Kish 1965, Survey Sampling, section 11.7; Schaul et al. 2016, section 3.4.
     """
