@@ -399,3 +399,17 @@ def test_what_is_tried_against_exploration(keys, tries, tmp_path):
     keys = {f"explore.epsilon.{name}": value for name, value in keys.items()}
     case = Case("dqn", {"collect/epsilon_mean": 0.9}, keys | UNFINISHED)
     assert diagnose(sick(case, tmp_path / "run"))["still exploring"].tries == [tries]
+
+
+@pytest.mark.parametrize(("rows", "envs", "tried"), [(9, 4, True), (1, 1, False)])
+def test_a_key_that_nothing_reads_is_not_tried(rows, envs, tried, tmp_path):
+    keys = {"policy.nstep": 2, "policy.learn_unroll_len": rows + 2, "policy.priority_eta": 0.9}
+    ladder = {"explore.name": "ladder", "explore.base_epsilon": 0.9, "collector.num_envs": envs}
+    collapsed = replace(CASES["priorities collapsed"], keys=keys)
+    exploring = Case("dqn", {"collect/epsilon_mean": 0.9}, ladder | UNFINISHED)
+    for symptom, key, case in (
+        ("priorities collapsed", "policy.priority_eta=", collapsed),
+        ("still exploring", "explore.base_epsilon=", exploring),
+    ):
+        words = diagnose(sick(case, tmp_path / key))[symptom].tries
+        assert any(word.startswith(key) for word in words) == tried

@@ -117,8 +117,9 @@ class Evidence:
     def matters(self, key: str) -> bool:
         """Return whether the key, or a schedule of that name, affects this policy.
 
-        Rollouts are learned from once and dropped, datasets are not collected, and explore.epsilon
-        is read by the schedule, or by a ladder with one environment.
+        Rollouts are learned from once and dropped, datasets are not collected, explore.epsilon is
+        read by the schedule, or by a ladder with one environment, and several learned rows have a
+        largest error.
         """
         if key not in self.run.keys and f"{key}.start" not in self.run.keys:
             return False
@@ -128,10 +129,13 @@ class Evidence:
             return False
         if key.startswith(("buffer.", "learner.replay_ratio", "learner.learning_starts")):
             return self.replay and self.collects
-        if key.startswith("explore.epsilon"):
+        if key == "policy.priority_eta":
+            return self.number("policy.learn_unroll_len") > self.number("policy.nstep") + 1
+        if key.startswith(("explore.epsilon", "explore.base_epsilon")):
             kind = self.value("explore.name")
             alone = kind == "ladder" and self.number("collector.num_envs") == 1
-            return self.value_based and (kind == "schedule" or alone)
+            scheduled = kind == "schedule" or alone
+            return self.value_based and scheduled == key.startswith("explore.epsilon")
         return True
 
     def preset(self, key: str) -> bool:
