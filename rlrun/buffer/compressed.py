@@ -37,6 +37,16 @@ class CompressedRows:
         self.raw = 0  # uncompressed bytes of the packed blocks
         self.coded = sys.getsizeof(self.packed)  # their compressed bytes, objects included
         self.room: int | None = None  # limit of ``coded`` in bytes, None: no limit
+        self.parts: list[CompressedRows] = []
+
+    def split(self, count: int) -> "list[CompressedRows]":
+        """Return ``count`` equal parts of the columns, which are written instead of this."""
+        for x in np.split(self.open, count):
+            part = CompressedRows(self.entry, len(x), self.rows, lambda _, x=x: x)  # type: ignore[misc]
+            part.room = None if self.room is None else self.room // count
+            self.parts.append(part)
+        self.packed.clear()
+        return self.parts
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -115,6 +125,9 @@ class CompressedRows:
 
     def _block(self, index: int) -> np.ndarray:
         """Return the rows of a block, zeros if it was never written."""
+        if self.parts:
+            number, index = divmod(index, len(self.parts[0].packed))
+            return self.parts[number]._block(index)
         column, number = divmod(index, self.column_blocks)
         if number == self.number:
             opened: np.ndarray = self.open[column]

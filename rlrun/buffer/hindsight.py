@@ -39,8 +39,9 @@ class Hindsight:
         which = np.flatnonzero(self.generator.random(len(spans)) < self.ratio)
         if not len(which):
             return segment
-        row = self._rows(spans.first[which], spans.cell[which])
-        new = self.achieved[self.ring.cells(row, spans.column[which])]
+        column = spans.column[which]
+        row = self._rows(spans.first[which], spans.cell[which], column)
+        new = self.achieved[self.ring.cells(row, column)]
         obs = segment.obs
         obs["desired_goal"].numpy()[:, which] = new
         reached = obs["achieved_goal"].numpy()[:, which]
@@ -58,16 +59,16 @@ class Hindsight:
         segment.extras["prev_reward"].numpy()[which] = before
         return segment
 
-    def _rows(self, row: np.ndarray, cell: np.ndarray) -> np.ndarray:
+    def _rows(self, row: np.ndarray, cell: np.ndarray, column: np.ndarray) -> np.ndarray:
         """Draw the rows whose achieved goals become the goals of the windows that learn ``row``."""
         ring = self.ring
-        final = ring.host["final"].reshape(-1)[cell]
-        final = np.where(final < 0, ring.head, final)
+        final: np.ndarray = ring.host["final"].reshape(-1)[cell]
+        final = np.where(final < 0, ring.heads[column], final)
         if self.strategy == "final":
             return final
         first = row + 1
         if self.strategy == "episode":
-            first = np.maximum(ring.host["origin"].reshape(-1)[cell], ring.oldest)
+            first = np.maximum(ring.host["origin"].reshape(-1)[cell], ring.oldest_of(column))
         chosen: np.ndarray = self.generator.integers(first, final + 1)
         return chosen
 

@@ -214,15 +214,17 @@ def expire_lines(table: Arrays, tail: int, head: int, oldest: int, size: int) ->
 
 
 @jit
-def row_spans(ring: Arrays, slots: np.ndarray, head: int, nstep: int) -> np.ndarray:
-    """Return the ``Spans.lines`` of windows of one row and the ``nstep`` rows after it."""
+def row_spans(ring: Arrays, slots: np.ndarray, heads: np.ndarray, nstep: int) -> np.ndarray:
+    """Return the ``Spans.lines`` of windows of one row and the ``nstep`` rows after it.
+
+    ``heads``: int64 [columns], rows so far.
+    """
     flags, _, capacity, columns = ring
     out = np.empty((7, len(slots)), np.int64)
-    newest = (head - 1) % capacity
     for i in range(len(slots)):
         c = slots[i] // capacity
         at = slots[i] - c * capacity
-        r = head - 1 - (newest - at if at <= newest else newest - at + capacity)
+        r = heads[c] - 1 - (heads[c] - 1 - at) % capacity
         out[0, i], out[1, i], out[6, i] = slots[i], c, r * columns + c
         out[2, i] = out[3, i] = r
         out[4, i] = out[5, i] = r + nstep
@@ -237,17 +239,28 @@ def row_spans(ring: Arrays, slots: np.ndarray, head: int, nstep: int) -> np.ndar
 
 
 @jit
-def line_spans(lines: np.ndarray, slots: np.ndarray, capacity: int, head: int) -> np.ndarray:
-    """Return the ``Spans.lines`` of the windows in ``slots``; ``head``: windows so far."""
+def line_spans(ring: Arrays, lines: np.ndarray, slots: np.ndarray,
+               heads: np.ndarray) -> np.ndarray:  # fmt: skip
+    """Return the ``Spans.lines`` of the windows in ``slots``.
+
+    ``heads``: int64 [J], windows so far in each of J equal parts of the table, whose lines count
+    the columns of one part of the ring.
+    """
+    _, _, capacity, columns = ring
+    parts = len(heads)
+    size = len(lines) // parts
     out = np.empty((7, len(slots)), np.int64)
     for b in range(len(slots)):
         line = np.uint64(slots[b])
-        column, learn, last = lines[line, 0], lines[line, 1], lines[line, 3]
+        part = slots[b] // size
+        column = part * (columns // parts) + lines[line, 0]
+        learn, last = lines[line, 1], lines[line, 3]
         first = learn - lines[line, 2]
         out[0, b], out[1, b] = column * capacity + first % capacity, column
         out[2, b], out[3, b] = first, learn
         out[4, b], out[5, b] = last - lines[line, 4], last
-        out[6, b] = head - 1 - (head - 1 - slots[b]) % len(lines)
+        newest = heads[part] - 1
+        out[6, b] = (newest - (newest - slots[b]) % size) * parts + part
     return out
 
 

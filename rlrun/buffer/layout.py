@@ -336,12 +336,15 @@ def _blocks(space: gym.Space[Any]) -> Tree:
             return ArraySpec(space.shape or (), np.dtype(space.dtype or np.int64))
 
 
-def make_layout(config: Config, row: Row, window: Window, columns: int) -> Layout:
+def make_layout(
+    config: Config, row: Row, window: Window, columns: int, *, parts: int = 1
+) -> Layout:
     """Return the layout of ``buffer.capacity`` rows over ``columns``, and their windows.
 
     Windows of one learned row without a recurrent state need no table. Otherwise
     buffer.window_capacity is its size, by default twice the number of full windows. Short episodes
-    make more windows, and the oldest are dropped early when the table is full.
+    make more windows, and the oldest are dropped early when the table is full. It is rounded up to
+    a multiple of ``parts``.
     """
     c = config.buffer
     rows = c.column_rows(columns) + 1  # a slot for the newest observation
@@ -349,6 +352,7 @@ def make_layout(config: Config, row: Row, window: Window, columns: int) -> Layou
     if windows is None and not _single_rows(config, row, window):
         whole = -(-c.capacity // config.collector.stride(window))
         windows = min(2 * whole + 2 * columns, rows * columns)
+    windows = windows and -(-windows // parts) * parts
     slots = rows * columns if windows is None else windows
     return Layout(
         row, columns, rows, windows, sampler_blocks(c.name, slots), goals=c.relabel is not None,

@@ -10,7 +10,8 @@ its column if the trajectory has such a row, else filler (left) or a null row (r
 are absolute: they count the rows of a column since the run began.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -121,17 +122,60 @@ class WindowTable:
         blocks = layout.table()
         self.alive = allocate(blocks["alive"])
         self.lines = allocate(blocks["lines"])
-        self.numbers = dict(zip(TABLE, self.lines.T, strict=True))
         self.states = tree_map(allocate, layout.states())
-        self.state_leaves = tree_leaves(self.states)
         # States before the last S rows, for windows not yet complete. None: no row was added.
         self.recent: list[np.ndarray] | None = None
-        self.head = self.tail = 0  # the next number, and the oldest that may be alive
+        # The next number of every part (of every column), and the oldest that may be alive.
+        self.heads, self.tails = np.zeros((2, self.columns), np.int64)
         self.live = 0  # windows that can be sampled
         # Whether windows may begin with a part of the burn-in: others have all of it or none.
         self.has_partial = not self.of_rows and window.burnin > cutter.stride
-        self.files = RowFiles()  # of the windows saved so far
         self.early = 0  # windows evicted from a full table before their rows were overwritten
+        self._name_arrays()
+
+    def _name_arrays(self) -> None:
+        self.numbers = dict(zip(TABLE, self.lines.T, strict=True))
+        self.state_leaves = tree_leaves(self.states)
+        self.files = RowFiles()  # of the windows saved so far
+
+    def split(self, rings: Sequence[Ring]) -> "list[WindowTable]":
+        """Return a table for each of ``rings``, the equal parts of this table's ring.
+
+        They share its arrays. Windows are inserted into them and read from this table.
+        """
+        count, parts, cutter = len(rings), [], self.cutter
+        if not self.of_rows:
+            self.capacity, self.columns = self.capacity // count, count
+            self.heads, self.tails = np.zeros((2, count), np.int64)
+        arrays = self.alive, self.lines, self.heads, self.tails, self.states, cutter.origin
+        shared = tree_map(lambda x: np.split(x, count), arrays)
+        for i, ring in enumerate(rings):
+            part = copy(self)
+            part.ring, part.columns, part.cutter = ring, self.columns // count, copy(cutter)
+            (
+                part.alive, part.lines, part.heads, part.tails, part.states, part.cutter.origin,
+            ) = tree_map(lambda x, i=i: x[i], shared)  # fmt: skip
+            part._name_arrays()
+            parts.append(part)
+        return parts
+
+    @property
+    def head(self) -> int:
+        """The next number."""
+        return int(self.heads[0])
+
+    @head.setter
+    def head(self, number: int) -> None:
+        self.heads.fill(number)
+
+    @property
+    def tail(self) -> int:
+        """The oldest number that may be alive."""
+        return int(self.tails[0])
+
+    @tail.setter
+    def tail(self, number: int) -> None:
+        self.tails.fill(number)
 
     # -- live windows ------------------------------------------------------------------------------
 
@@ -213,16 +257,17 @@ class WindowTable:
 
     def keys(self, slots: np.ndarray) -> np.ndarray:
         """Return the keys of the windows in ``slots``."""
-        newest = self.head - 1
-        number = newest - (newest - slots % self.capacity) % self.capacity
-        keys: np.ndarray = number * self.columns + slots // self.capacity
+        column, slot = np.divmod(slots, self.capacity)
+        newest = self.heads[column] - 1
+        keys: np.ndarray = (newest - (newest - slot) % self.capacity) * self.columns + column
         return keys
 
     def find(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return (slots, whether the window is still stored) of ``keys``."""
         number, column = np.divmod(keys, self.columns)
         slots = column * self.capacity + number % self.capacity
-        return slots, (number >= self.tail) & (number < self.head) & self.alive[slots]
+        stored = (number >= self.tails[column]) & (number < self.heads[column])
+        return slots, stored & self.alive[slots]
 
     def all(self) -> np.ndarray:
         """Return the live slots, oldest first."""
@@ -232,20 +277,20 @@ class WindowTable:
     @property
     def num_candidates(self) -> int:
         """Return the number of ``candidates``, most of which hold a live window."""
-        return (self.head - self.tail) * self.columns
+        return int((self.heads - self.tails).max()) * self.columns
 
     def candidates(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return (slots, whether each holds a live window) of candidates 0..num_candidates-1."""
         row, column = np.divmod(number, self.columns)
-        slots = column * self.capacity + (self.tail + row) % self.capacity
+        slots = column * self.capacity + (self.tails[column] + row) % self.capacity
         return slots, self.alive[slots]
 
     def spans(self, slots: np.ndarray) -> Spans:
         """Return the rows of the windows in ``slots``."""
         ring = self.ring
         if self.of_rows:
-            return Spans(kernels.row_spans(ring.arrays, slots, ring.head, self.window.nstep))
-        return Spans(kernels.line_spans(self.lines, slots, ring.rows, self.head))
+            return Spans(kernels.row_spans(ring.arrays, slots, ring.heads, self.window.nstep))
+        return Spans(kernels.line_spans(ring.arrays, self.lines, slots, self.heads))
 
     def states_of(self, slots: np.ndarray) -> Tree:
         """Return the states before the first rows of the windows, new arrays [n, ...]."""
@@ -340,20 +385,22 @@ class Replay:
         stack: int = 1,
         allocate: Allocate = in_memory,
         device: "torch.device | None" = None,
+        table: WindowTable | None = None,
     ) -> None:
         """``cutter``: cuts the windows. ``stack``: frames per observation (env.frame_stack).
 
         ``allocate``: makes the arrays of rows, table and states. ``device``: stores observations,
-        actions and extras and receives samples; None: host memory.
+        actions and extras and receives samples; None: host memory. ``table``: windows and ring,
+        parts of another replay's; None: new ones.
         """
         before = rows_before(stack)
         assert layout.rows > window.rows + before, "rlrun.config has checked that"
         assert device is None or not layout.goals, "hindsight goals are found in host memory"
         self.layout, self.window, self.stack = layout, window, stack
-        self.ring, self.sampler = Ring(layout, allocate, device), sampler
-        self.windows = WindowTable(
-            self.ring, window, layout, allocate, cutter=cutter, rows_before=before
-        )
+        if table is None:
+            ring = Ring(layout, allocate, device)
+            table = WindowTable(ring, window, layout, allocate, cutter=cutter, rows_before=before)
+        self.ring, self.windows, self.sampler = table.ring, table, sampler
         self.gather = Gather(self.ring, layout.row, stack=stack)
         self.max_rows = layout.rows - window.rows - before  # rows of one write
         self.validate = ChunkValidator(
@@ -476,12 +523,10 @@ class Replay:
         """
         windows, ring, numbers = self.windows, self.ring, self.windows.numbers
         slots = _NONE if windows.of_rows else np.flatnonzero(windows.alive)
-        slots = slots[numbers["origin"][slots] >= ring.oldest]
-        cell = ring.cells(numbers["origin"][slots], numbers["column"][slots])
-        slots = slots[ring.flags[cell] & FIRST > 0]
-        first = numbers["learn"][slots] - numbers["burnin"][slots]
-        slots = slots[first > numbers["origin"][slots]]
-        slots = generator.permutation(slots)[:count]
+        spans, origin = windows.spans(slots), numbers["origin"][slots]
+        cell = ring.cells(origin, spans.column)
+        known = (origin >= ring.oldest_of(spans.column)) & (ring.flags[cell] & FIRST > 0)
+        slots = generator.permutation(slots[known & (spans.first > origin)])[:count]
         spans, origin = windows.spans(slots), numbers["origin"][slots]
         longest = int((spans.first - origin).max(initial=0))
         cell = ring.cells(origin, spans.column)
@@ -538,9 +583,10 @@ class Replay:
     # -- metrics, checkpoints ----------------------------------------------------------------------
 
     def metrics(self, env_steps: int) -> dict[str, float]:
+        ring = self.ring
         metrics = {
             "buffer/windows": float(len(self)),
-            "buffer/fill": min(1.0, self.ring.head / self.ring.rows),
+            "buffer/fill": float(np.minimum(ring.heads, ring.rows).sum()) / len(ring.flags),
             "buffer/learned_fraction": self.learned / max(self.steps, 1),
             "buffer/late_priorities": float(self.late),
             "buffer/early_evictions": float(self.windows.early),
@@ -549,7 +595,7 @@ class Replay:
         slots, probability = self.sampler.probe(self.windows) if len(self) else (_NONE, None)
         if not len(slots):  # no window is stored, or all priorities are 0
             return metrics
-        metrics |= self.loaded.age(self.windows.spans(slots).learn, self.ring, self.steps)
+        metrics |= self.loaded.age(self.windows.spans(slots), ring, self.steps)
         return metrics | probe_metrics(probability, metrics.get("buffer/beta"))
 
     def codec_metrics(self) -> dict[str, float]:
@@ -625,17 +671,17 @@ class LoadedRows:
         """Count all rows of ``ring`` so far as loaded, ``steps`` of them steps."""
         self.steps, self.head = steps, ring.head
 
-    def age(self, row: np.ndarray, ring: Ring, steps: int) -> dict[str, float]:
-        """Return buffer/sample_age: mean env steps collected since ``row`` [n].
+    def age(self, spans: Spans, ring: Ring, steps: int) -> dict[str, float]:
+        """Return buffer/sample_age: mean env steps collected since the first learned rows.
 
         A loaded row counts as collected right before the run's first row. ``steps``: stored so far,
         loaded ones included. Empty while no row was collected.
         """
-        lines = ring.head - self.head
+        lines = float(ring.heads.mean()) - self.head
         if not lines:
             return {}
         steps_per_line = (steps - self.steps) / lines  # of all columns, end rows left out
-        ago = (ring.head - np.maximum(row, self.head)).mean()
+        ago = (ring.heads[spans.column] - np.maximum(spans.learn, self.head)).mean()
         return {"buffer/sample_age": float(ago) * steps_per_line}
 
     def state_dict(self) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,6 +33,11 @@ class HostRows:
         self.flat = self.array.reshape(columns * rows, *entry.shape)
         self.words = as_words(self.array)
 
+    def split(self, count: int) -> "list[HostRows]":
+        """Return ``count`` equal parts of the columns, which share the array."""
+        parts, columns = np.split(self.array, count), self.columns // count
+        return [HostRows(self.entry, columns, self.rows, lambda _, x=x: x) for x in parts]  # type: ignore[misc]
+
     def write(self, entries: np.ndarray, start: int) -> None:
         """Write ``entries`` [T, columns, ...] to the slots from ``start`` on; T <= rows."""
         shape = entries.shape[0] * self.columns, self.words.shape[1]
@@ -50,13 +56,23 @@ class DeviceRows:
     CUDA stages pageable memory before an upload returns, so the arrays may be overwritten at once.
     """
 
-    def __init__(self, entry: ArraySpec, columns: int, rows: int, device: torch.device) -> None:
+    def __init__(
+        self, entry: ArraySpec, columns: int, rows: int, device: torch.device,
+        array: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        """``array``: where the entries are; None: in a new tensor."""
         self.entry, self.columns, self.rows, self.device = entry, columns, rows, device
         dtype = torch.from_numpy(np.empty(0, entry.dtype)).dtype
-        self.array = torch.zeros((columns, rows, *entry.shape), dtype=dtype, device=device)
+        if array is None:
+            array = torch.zeros((columns, rows, *entry.shape), dtype=dtype, device=device)
+        self.array = array
         word = _WORDS[as_words(np.empty((1, 1, *entry.shape), entry.dtype)).dtype.itemsize]
         flat = self.array.view(columns * rows, -1) if entry.nbytes else self.array.new_empty(0)
         self.words = flat.view(torch.from_numpy(np.empty(0, word)).dtype)
+
+    def split(self, count: int) -> "list[DeviceRows]":
+        parts, columns = self.array.chunk(count), self.columns // count
+        return [DeviceRows(self.entry, columns, self.rows, self.device, x) for x in parts]
 
     def write(self, entries: np.ndarray, start: int) -> None:
         if self.entry.nbytes:
@@ -102,22 +118,57 @@ class Ring:
         row = layout.row
         self.obs: Tree = tree_map(observations, row.obs)
         self.action, self.extras = store(row.action), tree_map(store, row.extras)
-        self.stores = [*tree_leaves(self.obs), self.action, *self.extras.values()]
-        self.blocks = tuple(x for x in self.stores if isinstance(x, CompressedRows))
-        for compressed in self.blocks:
-            compressed.room = None if layout.room is None else layout.room // len(self.blocks)
         names, blocks = ("reward", "flags", "origin", "final"), layout.ring()
         self.host = {name: allocate(blocks[name]) for name in names if name in blocks}
+        self.heads = np.zeros(layout.columns, np.int64)  # ``head`` of every column
+        self._name_arrays()
+        for compressed in self.blocks:
+            compressed.room = None if layout.room is None else layout.room // len(self.blocks)
+
+    def _name_arrays(self) -> None:
+        self.stores = [*tree_leaves(self.obs), self.action, *self.extras.values()]
+        self.blocks = tuple(x for x in self.stores if isinstance(x, CompressedRows))
         self.flags = self.host["flags"].reshape(-1)
         self.reward = self.host["reward"].reshape(-1)
         self.arrays = self.flags, self.reward, self.rows, self.columns  # argument of kernels
-        self.head = 0  # rows written; the observation of row ``head`` is stored already
         self.files = RowFiles()  # of the rows saved so far
+
+    def split(self, count: int) -> "list[Ring]":
+        """Return rings of ``count`` equal parts of the columns, which share the arrays.
+
+        Rows are appended to the parts, whose columns advance together. This ring is read.
+        """
+        fields = tree_map(lambda store: store.split(count), (self.obs, self.action, self.extras))
+        host = {name: np.split(x, count) for name, x in self.host.items()}
+        parts = []
+        for i, heads in enumerate(np.split(self.heads, count)):
+            part = copy(self)
+            part.columns, part.heads = len(heads), heads
+            part.obs, part.action, part.extras = tree_map(lambda x, i=i: x[i], fields)
+            part.host = {name: x[i] for name, x in host.items()}
+            part._name_arrays()
+            parts.append(part)
+        self.blocks = tuple(block for part in parts for block in part.blocks)
+        return parts
+
+    @property
+    def head(self) -> int:
+        """Rows written. The observation of row ``head`` is stored already."""
+        return int(self.heads[0])
+
+    @head.setter
+    def head(self, rows: int) -> None:
+        self.heads.fill(rows)
 
     @property
     def oldest(self) -> int:
         """The oldest complete row. Slot head % rows already has the newest observation."""
         return max(0, self.head + 1 - self.rows)
+
+    def oldest_of(self, column: np.ndarray) -> np.ndarray:
+        """Return the oldest complete row of each column, which may belong to different parts."""
+        rows: np.ndarray = np.maximum(0, self.heads[column] + 1 - self.rows)
+        return rows
 
     def cells(self, row: np.ndarray, column: np.ndarray) -> np.ndarray:
         """Return the cells of rows, int64 of the broadcast shape of ``row`` and ``column``."""

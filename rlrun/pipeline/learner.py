@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rlrun.buffer import saved
-from rlrun.buffer.mixed import Mixed, Streams
+from rlrun.buffer.mixed import Mixed
 from rlrun.buffer.replay import Replay
 from rlrun.buffer.rollout import Rollout, Rollouts
 from rlrun.errors import NumericError
@@ -46,7 +46,7 @@ class Inspector:
         *,
         policy: Any,
         window: Window,
-        buffer: Replay | Mixed | Streams,
+        buffer: Replay | Mixed,
         bonus: RND | None,
         log: Log,
     ) -> None:
@@ -179,7 +179,7 @@ class Learner:
         config: LearnerConfig,
         *,
         policy: Policy,
-        buffer: Replay | Mixed | Streams,
+        buffer: Replay | Mixed,
         counters: Counters,
         td_priority: bool,
         bonus: RND | None = None,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from rlrun.buffer.mixed import Mixed, Streams
+from rlrun.buffer.mixed import Mixed
 from rlrun.buffer.replay import Replay
 from rlrun.buffer.rollout import Rollout, Rollouts
 from rlrun.buffer.saved import MOST_ROWS, check_counts, integer, reason, require
@@ -89,7 +89,7 @@ class Parts:
     progress: LoopProgress
     source: Source
     policy: Policy
-    buffer: Replay | Mixed | Streams | Rollout | Rollouts | None  # None: the policy does not learn
+    buffer: Replay | Mixed | Rollout | Rollouts | None  # None: the policy does not learn
     learner: Learner | RolloutLearner | None
     evaluator: LoopEvaluator
     bonus: RND | None = None  # the learner adds it to rewards

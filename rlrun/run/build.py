@@ -169,8 +169,8 @@ def make_state_filter(plan: Plan) -> "StateFilter":
     return StateFilter(**_tiling(plan))
 
 
-def make_replay(plan: Plan, *, note: Note = _silent) -> Replay:
-    """Return ring, windows and sampler of ``config.buffer``.
+def make_replay(plan: Plan, *, note: Note = _silent, count: int = 1) -> Replay:
+    """Return ring, windows and sampler of ``config.buffer``, for ``count`` collectors.
 
     ``note`` receives a line on the size before anything is allocated.
 
@@ -183,7 +183,8 @@ def make_replay(plan: Plan, *, note: Note = _silent) -> Replay:
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
     layout = check_size(config, plan.layout, window, free=free)
     note(paragraph("replay: ", layout.describe()))
-    replay = Replay(
+    make = Replay if count == 1 else partial(Streams, count=count)
+    replay = make(
         layout, window=window, cutter=make_cutter(plan), sampler=_sampler(plan, layout.slots),
         stack=config.env.frame_stack, device=None if c.device == "cpu" else device,
         allocate=in_memory if c.mmap is None else on_disk(Path(c.mmap)),
@@ -247,7 +248,7 @@ def _sampler(plan: Plan, slots: int) -> Uniform:
     return Uniform(rng)
 
 
-def load_rows(plan: Plan, buffer: Replay | Mixed | Streams) -> str:
+def load_rows(plan: Plan, buffer: Replay | Mixed) -> str:
     """Fill a new replay with the rows of ``buffer.load``. Return a line on the loaded rows.
 
     Raises: ConfigError if they do not fit the environment, StorageError if they are damaged.
@@ -256,8 +257,6 @@ def load_rows(plan: Plan, buffer: Replay | Mixed | Streams) -> str:
 
     c = plan.config.buffer
     assert c.load is not None
-    if isinstance(buffer, Streams):  # one collector; others are refused
-        buffer = buffer.replays[0]
     replay = buffer.own if isinstance(buffer, Mixed) else buffer
     source = open_source(c.load)
     source.require(plan.row_spec, plan.config.collector.keep_info)
@@ -412,7 +411,7 @@ def explore_of(plan: Plan, collectors: int = 1) -> Explore:
 def make_learner(
     plan: Plan,
     policy: Policy,
-    buffer: Replay | Mixed | Streams | Rollout | Rollouts | None,
+    buffer: Replay | Mixed | Rollout | Rollouts | None,
     counters: Counters,
     log: Log,
     bonus: RND | None = None,
@@ -430,7 +429,7 @@ def make_learner(
 
 
 def _inspector(
-    plan: Plan, policy: Policy, buffer: Replay | Mixed | Streams, bonus: RND | None, log: Log
+    plan: Plan, policy: Policy, buffer: Replay | Mixed, bonus: RND | None, log: Log
 ) -> Inspector | None:
     """Return the inspector of sampled windows, or None if there is nothing to show."""
     c, every = plan.config, plan.config.logger.figures_every
@@ -463,7 +462,6 @@ def _source(
         return SerialSource(collector, policy, transport)
     if config.pipeline.name == "offline":
         assert isinstance(learner, Learner), "checked in rlrun.config"
-        assert not isinstance(learner.buffer, Streams)
         return OfflineSource(config.learner, learner.buffer, counters)
     check = RowCheck(plan.row, plan.columns)
     process = CollectorProcess(

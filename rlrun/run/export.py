@@ -41,14 +41,11 @@ def export_run(
             "policy with a replay; export another run"
         )
     saved = state["buffer"]
-    if "streams" in saved:  # pipeline=ray: a replay per collector
-        streams = saved["streams"]
-        if len(streams) > 1:
-            raise ConfigError(
-                f"pipeline.num_actors = {len(streams)}: every collector has a replay of its own; "
-                "allowed is a run with one collector; export such a run"
-            )
-        saved = streams[0]
+    if "streams" in saved:
+        raise ConfigError(
+            f"pipeline.num_actors = {len(saved['streams'])}: every collector has rows of its own; "
+            "allowed is a run with one collector; export such a run"
+        )
     replay = make_replay(plan)
     with checkpoint.fitting(path):
         replay.load_rows(saved.get("own", saved))  # without demonstrations

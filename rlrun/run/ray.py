@@ -7,8 +7,9 @@ from functools import partial
 from pathlib import Path
 
 from rlrun.buffer.layout import make_layout
-from rlrun.buffer.mixed import Streams
-from rlrun.buffer.rollout import Rollouts
+from rlrun.buffer.mixed import Mixed
+from rlrun.buffer.replay import Replay
+from rlrun.buffer.rollout import Rollout, Rollouts
 from rlrun.config.ray import require_head
 from rlrun.log import Log
 from rlrun.pipeline.collector import ActionCounts, CollectMetrics, Collector
@@ -124,7 +125,7 @@ def _pipeline(plan: Plan, run_dir: Path, log: Log, roles: Roles) -> Pipeline:
     role = roles.add("evaluator", c.evaluator, partial(evaluator_role, plan))
     policy = build.make_policy(plan)
     source = _source(plan, roles, collectors, predictor, policy, counters)
-    buffer = _streams(plan, policy, log)
+    buffer = _buffer(plan, policy, log)
     learner = build.make_learner(_for_rounds(plan), policy, buffer, counters, log)
     evaluator = driver.RemoteEvaluator(role, roles)
     parts = Parts(run_dir, log, LoopProgress(counters), source, policy, buffer, learner, evaluator)
@@ -186,30 +187,19 @@ def _for_rounds(plan: Plan) -> Plan:
     return replace(plan, config=replace(plan.config, learner=learner))
 
 
-def _streams(plan: Plan, policy: Policy, log: Log) -> Streams | Rollouts:
-    """Return a replay or a rollout per collector, because their columns do not advance together."""
-    config, numbers = plan.config, range(ray_config(plan).num_actors)
+def _buffer(plan: Plan, policy: Policy, log: Log) -> Replay | Mixed | Rollout | Rollouts:
+    """Return the replay or the rollouts of all collectors."""
+    config, count = plan.config, ray_config(plan).num_actors
     if config.policy.on_policy:
-        return Rollouts([build.make_rollout(plan, policy.actor(plan.columns)) for _ in numbers])
-    plans = [_stream_plan(plan, number) for number in numbers]
-    first = build.make_store(plans[0], note=lambda line: log.note(f"{line}; one per collector"))
-    replays = [first, *(build.make_store(stream_plan) for stream_plan in plans[1:])]
-    return Streams(replays, generator=generator(config.seed, "streams"))
-
-
-def _stream_plan(plan: Plan, number: int) -> Plan:
-    """Return the plan of collector ``number``'s replay: its part of the capacity, its seed."""
-    config, actors = plan.config, ray_config(plan).num_actors
-    buffer = replace(config.buffer, capacity=config.buffer.capacity // actors)
-    if buffer.window_capacity is not None:
-        buffer = replace(buffer, window_capacity=max(1, buffer.window_capacity // actors))
-    seed = config.seed
-    if number:
-        seed = int(generator(seed, f"collector/{number}").integers(2**32))
-    config = replace(config, buffer=buffer, seed=seed)
+        rollouts = [build.make_rollout(plan, policy.actor(plan.columns)) for _ in range(count)]
+        return Rollouts(rollouts) if count > 1 else rollouts[0]
+    if count == 1:
+        return build.make_store(plan, note=log.note)
     assert plan.window is not None
-    layout = make_layout(config, plan.row, plan.window, plan.columns)
-    return replace(plan, config=config, layout=layout)
+    columns = plan.columns * count
+    layout = make_layout(config, plan.row, plan.window, columns, parts=count)
+    plan = replace(plan, columns=columns, layout=layout)
+    return build.make_replay(plan, note=log.note, count=count)
 
 
 def _connect(c: RayConfig) -> Cluster:

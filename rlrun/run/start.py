@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from rlrun.buffer.mixed import Mixed, Streams
+from rlrun.buffer.mixed import Mixed
 from rlrun.buffer.replay import Replay
 from rlrun.config import check_precision
 from rlrun.errors import CheckpointError, ConfigError, Interrupted, RlrunError, StorageError
@@ -242,7 +242,7 @@ class _Run:
         self.log.open()
         if self.state is not None:  # a fork has no weights, a killed run perhaps earlier ones
             pipeline.saving.save_weights()
-        elif isinstance(parts.buffer, Replay | Mixed | Streams) and config.buffer.load is not None:
+        elif isinstance(parts.buffer, Replay | Mixed) and config.buffer.load is not None:
             self.log.note(load_rows(self.plan, parts.buffer))
         record.parameters = sum(map(Tensor.numel, parts.policy.weights().values()))
         record.backend, record.backend_reason = self.plan.backend[:2]

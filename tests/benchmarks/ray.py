@@ -1,9 +1,9 @@
 """``ray_scaling``: collectors of ``pipeline=ray`` whose environments wait, beside the ideal line.
 
 A step of the environment sleeps 5 ms, as a game or a simulator behind a socket does. N collectors
-of one environment each, in two processes, make at most N / 5 ms env steps/s. Then four of them
-with shorter steps and processes of their own, beside ``pipeline=serial`` with as many environments:
-from which step on Ray pays.
+of one environment each, in two processes, make at most N / 5 ms env steps/s. ``bare`` actors of Ray
+only sleep and send as many bytes. Then four collectors with shorter steps and processes of their
+own, beside ``pipeline=serial`` with as many environments: from which step on Ray pays.
 """
 
 import subprocess
@@ -18,6 +18,7 @@ from unittest import mock
 import gymnasium
 import numpy as np
 
+from rlrun.pipeline.ray.cluster import Cluster
 from tests.benchmarks import runs
 from tests.benchmarks.rows import Row, make_row
 from tests.benchmarks.runs import Answer
@@ -89,6 +90,43 @@ def ray_scaling(o: Namespace) -> list[Row]:
                              kind="speedup", higher=True))  # fmt: skip
         print(f"{setting}: {ours:.0f} env steps/s, serial {serial:.0f}", flush=True)
     return rows
+
+
+class Sleepers:
+    """A process of bare actors."""
+
+    def chunk(self, steps: int) -> dict[str, np.ndarray]:
+        """Sleep ``steps`` times. Return arrays of the size of a chunk of ``Sleeper``."""
+        for _ in range(steps):
+            time.sleep(SLEEP)
+        return {
+            "obs": np.zeros((steps + 1, 1, 4), np.float32), "action": np.zeros((steps, 1), int),
+            "reward": np.zeros((steps, 1), np.float32), "flags": np.zeros((steps, 1, 4), bool),
+        }  # fmt: skip
+
+
+def bare_speed(seconds: float, count: int, processes: int, steps: int = 64) -> float:
+    """Return the steps/s of ``count`` actors that only sleep, two orders each, as ``AHEAD``."""
+    cluster = Cluster(None, cpus=processes, gpus=0, custom={})
+    try:
+        import ray
+
+        threads = count // processes
+        actor: Any = ray.remote(Sleepers).options(num_cpus=0, max_concurrency=threads)
+        actors = [actor.remote() for _ in range(processes)]
+        ray.get([a.chunk.remote(1) for a in actors])
+        orders = {a.chunk.remote(steps): a for a in actors * threads for _ in range(2)}
+        times: list[float] = []  # of replies, which come ``count`` at a time
+        while len(times) < count * (2 + seconds / steps / SLEEP):
+            for reply in ray.wait([*orders])[0]:
+                ray.get(reply)
+                a = orders.pop(reply)
+                orders[a.chunk.remote(steps)] = a
+                times.append(time.perf_counter())
+        rounds = len(times) // count - 1
+        return rounds * count * steps / (times[(rounds + 1) * count - 1] - times[count - 1])
+    finally:
+        cluster.close()
 
 
 def run_for(seconds: float, count: int, processes: int, every: int, *words: str) -> list[Answer]:

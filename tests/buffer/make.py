@@ -66,18 +66,21 @@ def plan_of(
     plain: bool = False,
     residual: str | None = None,
     seed: int = 0,
+    count: int = 1,
     **buffer: Any,
 ) -> Plan:
     """Plan of a replay of ``rows`` slots a column for rows like ``example``.
 
-    ``capacity``: windows; None lets windows of one learned row do without a limit. ``buffer``: keys
-    of buffer.
+    ``capacity``: windows; None lets windows of one learned row do without a limit. ``count``:
+    collectors, each with the columns of ``example`` and so many windows. ``buffer``: keys of
+    buffer.
     """
-    plan, columns = _plan(kind), example.reward.shape[1]
+    plan, columns = _plan(kind), example.reward.shape[1] * count
     c, row = plan.config, row_like(example)
     row = replace(row, state=()) if capacity is None else row
     given = DRAWS[kind] | buffer
-    store = replace(c.buffer, capacity=(rows - 1) * columns, window_capacity=capacity, **given)
+    table = None if capacity is None else capacity * count
+    store = replace(c.buffer, capacity=(rows - 1) * columns, window_capacity=table, **given)
     collector = replace(
         c.collector, num_envs=columns, tiling="plain" if plain else "lossless",
         overlap=overlap if plain else None, residual=residual if plain else None,
@@ -85,15 +88,16 @@ def plan_of(
     )  # fmt: skip
     env = replace(c.env, frame_stack=stack)
     c = replace(c, seed=seed, buffer=store, collector=collector, env=env)
-    layout = make_layout(c, row, window, columns)
+    layout = make_layout(c, row, window, columns, parts=count)
     return replace(
         plan, config=c, columns=columns, row=row, window=window, layout=layout, horizon=HORIZON
     )
 
 
 def make_replay(
-    example: Segment, *, goals: Any = None, device: torch.device | None = None, **given: Any
-) -> Replay:
+    example: Segment, *, goals: Any = None, device: torch.device | None = None, count: int = 1,
+    **given: Any,
+) -> Replay:  # fmt: skip
     """The replay of ``plan_of``.
 
     ``goals``: reward and termination for hindsight (buffer.relabel, by default ``future``);
@@ -101,13 +105,14 @@ def make_replay(
     """
     if goals is not None:
         given = {"relabel": "future"} | given
-    plan = plan_of(example, **given, **({} if device is None else {"device": "cuda"}))
+    given |= {} if device is None else {"device": "cuda"}
+    plan = plan_of(example, count=count, **given)
     with pytest.MonkeyPatch.context() as patch:
         if goals is not None:
             patch.setattr(build, "goal_functions", lambda env: goals)
         if device is not None:
             patch.setattr(build, "torch_device", lambda name: device)
-        return build.make_replay(plan)
+        return build.make_replay(plan, count=count)
 
 
 def flat(kind: str, count: int, *, rows: int | None = None, **given: Any) -> tuple[Replay, Any]:

@@ -49,10 +49,10 @@ def episode_of(whole: Segment, row: int, column: int, seen: int) -> tuple[int, i
     return start, end
 
 
-def relabelling(whole, *, rows, nstep=1, strategy="future", ratio=1.0, seed=0, goals=None):
+def relabelling(whole, *, rows, nstep=1, strategy="future", ratio=1.0, seed=0, goals=None, count=1):
     return make_replay(
         whole, rows=rows, window=Window(0, 1, nstep), capacity=None, goals=goals or Goals(),
-        relabel=strategy, relabel_ratio=ratio, seed=seed,
+        relabel=strategy, relabel_ratio=ratio, seed=seed, count=count,
     )  # fmt: skip
 
 

@@ -1,16 +1,21 @@
-"""Several replays sampled as one: demonstrations beside own rows, a replay for each collector."""
+"""Several replays sampled as one: demonstrations beside own rows, columns of several collectors."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from rlrun.buffer.mixed import Mixed, Streams, combined
+from rlrun.buffer.mixed import Mixed, Streams
 from rlrun.errors import CheckpointError
-from rlrun.schema.ranges import ScheduleConfig
 from rlrun.types import Window, tree_leaves
-from tests.buffer.make import far_from, make_replay, priorities, same_samples, same_segments
+from tests.buffer.make import far_from, live, make_replay, priorities, same_samples, same_segments
+from tests.buffer.pair import copied, setups
+from tests.buffer.test_compressed import screens
+from tests.buffer.test_hindsight import relabelling
+from tests.buffer.test_hindsight import rows as goal_rows
 from tests.reference.streams import make_stream
 
 WINDOW = Window(2, 4, 2)
@@ -93,33 +98,69 @@ def test_other_demonstrations_are_refused():
         other.load_state_dict(mixed().state_dict())
 
 
-# -- a replay for each collector -------------------------------------------------------------------
+# -- the columns of several collectors -------------------------------------------------------------
 
 LENGTHS = ([[9, 14]], [[5, 8]], [[21]])
 
 
-def replays(kind="prioritized", count=3, **changes):
-    made = []
-    for lengths in LENGTHS[:count]:
-        stream = make_stream(lengths, [[True, False]], 60)
-        replay = make_replay(stream.segment, rows=120, window=WINDOW, kind=kind, **changes)
-        replay.add(stream.segment)
-        made.append(replay)
-    return made
+def streams(kind="prioritized", **changes) -> Streams:
+    """A replay of three collectors that have collected 60 rows each."""
+    rows = [make_stream(lengths, [[True, False]], 60).segment for lengths in LENGTHS]
+    buffer = make_replay(rows[0], rows=120, window=WINDOW, kind=kind, count=3, **changes)
+    for number in (2, 0, 1):
+        buffer.add([(number, rows[number])])
+    return buffer
 
 
-def streams(kind="prioritized", count=3, **changes):
-    return Streams(replays(kind, count, **changes), generator=np.random.default_rng(5))
+@given(setups(), st.booleans(), st.integers(0, 99))
+@settings(max_examples=60, deadline=None)
+def test_rows_of_every_collector_are_those_of_a_replay_of_its_own(s, compress, seed):
+    """Whatever the others have collected: keys, windows, flags of dropped windows, saved state."""
+    rng, worlds = np.random.default_rng(seed), [s.world() for _ in range(3)]
+    if compress:
+        s = replace(s, device=None, obs="box")
+        worlds = [s.world() for _ in range(3)]
+    given = {"compress": compress}
 
+    def chunk(number: int, steps: int):
+        rows = worlds[number].chunk(steps)
+        return screens(rows) if compress else rows
 
-def all_keys(buffer: Streams) -> np.ndarray:
-    count = len(buffer.replays)
-    return np.concatenate([r.sample(0, 0).key * count + j for j, r in enumerate(buffer.replays)])
+    example = chunk(0, 0)
+    own = [s.replay(example, **given) for _ in range(3)]
+    whole, again = (s.replay(example, count=3, **given) for _ in range(2))
+    named: dict[int, tuple[int, int]] = {}  # key -> collector, key in its own replay
+    for _ in range(8):
+        number, steps = int(rng.integers(3)), int(rng.integers(1, 2 * s.rows))
+        rows = chunk(number, steps)
+        keys, wanted = whole.add([(number, rows)]), own[number].add(rows)
+        assert not set(keys.tolist()) & set(named), "a key is used again"
+        named |= zip(keys.tolist(), ((number, key) for key in wanted.tolist()), strict=True)
+        same_segments(whole.get(keys, 0).segment, own[number].get(wanted, 0).segment)
+        whole.check()
+        assert len(whole) == sum(map(len, own))
+        assert whole.steps == sum(replay.steps for replay in own)
+        if not len(whole):
+            continue
+        sample = whole.sample(6, 0)
+        whole.prioritize(sample.key, rng.exponential(size=6).astype(np.float32))
+        parts = [own[j].get(np.array([key]), 0) for j, key in map(named.get, sample.key.tolist())]
+        same_segments(sample.segment, whole.get(sample.key, 0).segment)
+        for i, part in enumerate(parts):
+            same_segments(whole.get(sample.key[i : i + 1], 0).segment, part.segment)
+        every = [named[key] for key in whole.sample(0, 0).key.tolist()]
+        stored = [(j, key) for j, replay in enumerate(own) for key in live(replay).tolist()]
+        assert sorted(every) == sorted(stored)
+    again.load_state_dict(copied(whole.state_dict()))
+    again.check()
+    if len(whole):
+        same_samples(whole.sample(6, 1), again.sample(6, 1))
+        assert whole.metrics(1) == again.metrics(1)
 
 
 def test_windows_are_drawn_and_weighed_as_from_one_replay_with_all_rows():
     buffer = streams()
-    keys = all_keys(buffer)
+    keys = buffer.sample(0, 0).key
     priority = np.random.default_rng(0).uniform(0.1, 4.0, len(keys)).astype(np.float32)
     buffer.prioritize(keys, priority)
     mass = dict(zip(keys.tolist(), (priority.astype(np.float64) + 1e-6) ** 0.6, strict=True))
@@ -134,99 +175,66 @@ def test_windows_are_drawn_and_weighed_as_from_one_replay_with_all_rows():
     assert sample.segment.reward.shape[1] == 16
 
 
-def test_new_windows_of_any_stream_get_the_largest_priority_of_all():
-    """Private: the mass of windows shows in thousands of samples only."""
+@pytest.mark.parametrize("kind", ["uniform", "rank"])
+def test_other_samplers_draw_from_the_windows_of_all(kind):
+    buffer = streams(kind)
+    keys = buffer.sample(0, 0).key
+    drawn = np.concatenate([buffer.sample(20, 0).key for _ in range(200)])
+    if kind == "uniform":
+        assert far_from((drawn[:, None] == keys).sum(0), np.ones(len(keys))) < 4
+    else:  # of all together
+        best = keys[7]
+        buffer.prioritize(keys, np.where(keys == best, 9, 1).astype(np.float32))
+        drawn = np.concatenate([buffer.sample(20, 1).key for _ in range(200)])
+        share = 1 / (np.arange(1, len(keys) + 1) ** -0.7).sum()
+        assert (drawn == best).mean() == pytest.approx(share, rel=0.1)
+
+
+def test_new_windows_of_any_collector_get_the_largest_priority_of_all():
     buffer = streams()
-    keys = all_keys(buffer)
+    keys = buffer.sample(0, 0).key
     buffer.prioritize(keys[keys % 3 == 0][:1], np.array([100.0], np.float32))
     new = buffer.add([(2, make_stream([[21]], [[True]], 30).segment)])
     assert len(new) > 2
-    assert buffer._masses().sum() == pytest.approx(
-        len(keys) - 1 + (1 + len(new)) * 100**0.6, rel=1e-4
-    )
-
-
-def test_alpha_moves_in_all_streams_at_once():
-    """Private: as above."""
-    buffer = streams(alpha=ScheduleConfig("linear", 0.6, 0.0, 10, None))
-    keys = all_keys(buffer)
-    buffer.prioritize(keys, np.linspace(1, 50, len(keys), dtype=np.float32))
-    drawn = [buffer.sample(1, env_steps).weight.item() for env_steps in (0, 10)]
-    assert drawn == [1, 1]
-    assert buffer._masses().sum() == len(keys), "p^0 each, in the streams that were not drawn too"
-
-
-@pytest.mark.parametrize("kind", ["uniform", "rank"])
-def test_other_samplers_draw_streams_by_their_windows(kind):
-    buffer = streams(kind)
-    drawn = np.concatenate([buffer.sample(20, 0).key for _ in range(200)])
-    windows = np.array([len(replay) for replay in buffer.replays])
-    assert far_from(np.bincount(drawn % 3, minlength=3), windows) < 4
-    weight = buffer.sample(20, 0).weight
-    assert weight.max() == 1
-    assert bool((weight > 0).all())
+    every = dict(zip(live(buffer).tolist(), priorities(buffer).tolist(), strict=True))
+    assert {every[key] for key in new.tolist()} == {max(every.values())}
 
 
 @pytest.mark.parametrize("kind", ["uniform", "prioritized", "rank"])
-def test_one_stream_is_its_replay_bit_for_bit(kind):
-    buffer, (replay,) = streams(kind, 1), replays(kind, 1)
-    for _ in range(3):
-        one, two = buffer.sample(8, 0), replay.sample(8, 0)
-        same_samples(one, two)
-        if kind != "uniform":
-            values = np.linspace(0.1, 2, 8, dtype=np.float32)
-            buffer.prioritize(one.key, values)
-            replay.prioritize(two.key, values)
-    assert buffer.metrics(0) == replay.metrics(0)
+def test_a_collector_without_windows_is_never_drawn(kind):
+    rows = make_stream([[30]], [[True]], 40).segment
+    buffer = make_replay(rows, rows=120, window=WINDOW, kind=kind, count=2)
+    keys = buffer.add([(1, rows)])
+    assert set(buffer.sample(64, 0).key.tolist()) <= set(keys.tolist())
 
 
-def test_a_joined_batch_has_the_windows_of_its_keys():
-    """One by one, and all streams' together, as new windows are read for their priorities."""
-    buffer = streams()
-    sample = buffer.sample(12, 0)
-    again = buffer.get(sample.key, 0)
-    assert len({*(sample.key % 3)}) == 3
-    same_segments(sample.segment, again.segment)
-    assert torch.equal(again.weight, torch.ones(12))
-    for column, key in enumerate(sample.key):
-        own = buffer.get(sample.key[column : column + 1], 0).segment
-        for a, b in zip(sample.segment.tensors(), own.tensors(), strict=True):
-            axis = 0 if a.shape[0] == 12 and a.ndim == b.ndim and b.shape[0] == 1 else 1
-            assert torch.equal(a.select(axis, column), b.select(axis, 0)), key
-
-
-def test_a_stream_without_windows_is_never_drawn():
-    """Private: as above."""
-    full = replays("prioritized", 1)[0]
-    stream = make_stream([[30]], [[True]], 40)
-    empty = make_replay(stream.segment, rows=120, window=WINDOW, kind="prioritized")
-    buffer = Streams([empty, full], generator=np.random.default_rng(0))
-    assert (buffer.sample(32, 0).key % 2 == 1).all()
-    assert buffer._masses().sum() == pytest.approx(len(full)), "priority 1 each"
+def test_hindsight_goals_come_from_the_windows_own_episode():
+    rows = goal_rows(60)
+    buffer = relabelling(rows, rows=70, count=2)
+    buffer.add([(1, goal_rows(10))])
+    buffer.add([(0, rows)])
+    for _ in range(20):
+        sample = buffer.sample(32, 0)
+        obs = sample.segment.obs
+        row, column = obs["observation"][0].numpy().astype(int).T
+        goal, goal_column = obs["desired_goal"][0].numpy().astype(int).T
+        np.testing.assert_array_equal(goal_column, column)
+        assert (goal > row).all()
+        assert (goal[sample.key % 6 >= 3] <= 10).all()
 
 
 def test_a_restored_buffer_goes_on_with_the_same_draws():
     one, two = streams(), streams()
-    one.sample(4, 0)
+    one.prioritize(one.sample(4, 0).key, np.full(4, 3, np.float32))
     two.load_state_dict(one.state_dict())
     for _ in range(3):
         np.testing.assert_array_equal(one.sample(8, 0).key, two.sample(8, 0).key)
     one.check()
-    two.replays[2].sampler.largest = 0.5
+    two.sampler.largest = 0.5
     with pytest.raises(AssertionError):
         two.check()
-    with pytest.raises(CheckpointError, match=r"3 .*2"):
-        one.load_state_dict(streams(count=2).state_dict())
-
-
-def test_metrics_of_several_buffers_are_sums_maxima_and_means():
-    parts = [
-        ({"buffer/windows": 3.0, "buffer/fill": 0.5, "buffer/priority_max": 2.0}, 3.0),
-        ({"buffer/windows": 1.0, "buffer/fill": 0.1, "buffer/priority_max": 7.0}, 1.0),
-    ]
-    found = combined(parts)
-    assert found == {
-        "buffer/windows": 4.0,
-        "buffer/fill": pytest.approx(0.4),
-        "buffer/priority_max": 7.0,
-    }
+    rows = make_stream([[9, 14]] * 3, [[True, False]] * 3, 60).segment
+    with pytest.raises(CheckpointError, match="3 collectors"):
+        make_replay(rows, rows=120, window=WINDOW, kind="prioritized").load_state_dict(
+            one.state_dict()
+        )

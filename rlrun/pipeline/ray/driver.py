@@ -197,8 +197,11 @@ class RaySource:
         parts = ("act", "env")
         return {p: sum(c.seconds.get(p, 0.0) for c in self.collectors) for p in parts}
 
-    def next_chunk(self) -> list[tuple[int, Chunk]]:
-        """Return (collector, rows) of all collectors in rounds, else of one."""
+    def next_chunk(self) -> Chunk | list[tuple[int, Chunk]]:
+        """Return (collector, rows) of all collectors in rounds, else of one.
+
+        Of a single collector: only the rows.
+        """
         self._publish()
         for collector in self.collectors:
             for _ in range(len(collector.orders), 1 if self.rounds else AHEAD):
@@ -209,7 +212,8 @@ class RaySource:
         chunks, self.round = sorted(self.round.items()), {}
         for number, (version, collected) in chunks:
             self._count(self.collectors[number], version, collected)
-        return [(number, collected.chunk) for number, (_, collected) in chunks]
+        rows = [(number, collected.chunk) for number, (_, collected) in chunks]
+        return rows if len(self.collectors) > 1 else rows[0][1]
 
     def after_updates(self, updates: int) -> None:
         pass
