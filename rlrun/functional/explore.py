@@ -30,9 +30,10 @@ def select_action(
     greedy: np.ndarray = (q if mask is None else np.where(mask, q, -np.inf)).argmax(-1)
     if explore is None:
         return greedy
-    coin = generator.random(len(explore)) < explore
+    # A size of 1 takes three times as long, and releases the interpreter lock.
+    size = None if len(explore) == 1 else len(explore)
+    coin = generator.random(size) < explore
     if mask is None:
-        size = None if len(explore) == 1 else len(explore)  # a size of 1 takes three times as long
         return np.where(coin, generator.integers(q.shape[-1], size=size), greedy)
     number = generator.integers(mask.sum(-1))  # index among the allowed actions
     drawn = (mask.cumsum(-1) > number[:, None]).argmax(-1)
