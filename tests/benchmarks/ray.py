@@ -1,9 +1,10 @@
 """``ray_scaling``: collectors of ``pipeline=ray`` whose environments wait, beside the ideal line.
 
 A step of the environment sleeps 5 ms, as a game or a simulator behind a socket does. N collectors
-of one environment each, in two processes, make at most N / 5 ms env steps/s. ``bare`` actors of Ray
-only sleep and send as many bytes. Then four collectors with shorter steps and processes of their
-own, beside ``pipeline=serial`` with as many environments: from which step on Ray pays.
+of one environment each, in two processes, make at most N / 5 ms env steps/s. Bare actors of Ray,
+which only sleep and send as many bytes, show what is left to win. Then four collectors with shorter
+steps and processes of their own, beside ``pipeline=serial`` with as many environments: from which
+step on Ray pays.
 """
 
 import subprocess
@@ -18,7 +19,6 @@ from unittest import mock
 import gymnasium
 import numpy as np
 
-from rlrun.pipeline.ray.cluster import Cluster
 from tests.benchmarks import runs
 from tests.benchmarks.rows import Row, make_row
 from tests.benchmarks.runs import Answer
@@ -28,6 +28,7 @@ from tests.env.base import Env
 SLEEP = 0.005  # seconds of a step
 COUNTS = (1, 2, 4, 8, 16, 32, 64)  # collectors
 PROCESSES = 2  # of them
+BARE = 32  # actors that only sleep
 SECONDS, QUICK_SECONDS = 6.0, 2.0  # that are measured
 STEPS, BESIDE = (0.0, 0.001), 4  # seconds of a step, collectors (serial: environments)
 TARGET = {count: 0.9 for count in COUNTS if count <= 32}  # of the ideal line
@@ -80,6 +81,11 @@ def ray_scaling(o: Namespace) -> list[Row]:
         rows.append(make_row("scaling", setting, "ideal", "env steps/s", [speed(lines)], [ideal],
                              kind="speedup", higher=True, **target))  # fmt: skip
         print(f"{setting}: {speed(lines):.0f} env steps/s, ideal {ideal:.0f}", flush=True)
+        if count == BARE:
+            bare = bare_speed(seconds, count, processes)
+            rows.append(make_row("bare actors", {"actors": count}, "ideal", "env steps/s", [bare],
+                                 [ideal], kind="speedup", higher=True))  # fmt: skip
+            print(f"bare actors, {count}: {bare:.0f} env steps/s", flush=True)
     for sleep in () if o.quick else STEPS:
         word = f"env.kwargs={{sleep: {sleep}}}"
         envs = f"collector.num_envs={BESIDE}", f"collector.n_sample={64 * BESIDE}"
@@ -107,10 +113,12 @@ class Sleepers:
 
 def bare_speed(seconds: float, count: int, processes: int, steps: int = 64) -> float:
     """Return the steps/s of ``count`` actors that only sleep, two orders each, as ``AHEAD``."""
+    import ray
+
+    from rlrun.pipeline.ray.cluster import Cluster
+
     cluster = Cluster(None, cpus=processes, gpus=0, custom={})
     try:
-        import ray
-
         threads = count // processes
         actor: Any = ray.remote(Sleepers).options(num_cpus=0, max_concurrency=threads)
         actors = [actor.remote() for _ in range(processes)]
