@@ -51,7 +51,7 @@ BENCHMARKS = {  # name -> (where it is, what it measures); the first give the ta
     "conformance": ("conformance:main", "probes of recurrent learners; --out FILE makes the runs"),
     "killed": ("killed:main", "trainings killed and resumed; --out FILE makes them"),
     "gpu": ("gpu:main", "R2D2 of the paper's sizes on a GPU"),
-    "jax": ("jax:jax", "PPO and PQN runs, and ten seeds at once, beside rejax"),
+    "jax": ("jax:jax", "PPO and PQN runs, and ten seeds at once, beside rejax and Memorax"),
     "ray_scaling": ("ray:ray_scaling", "collectors whose environments sleep, beside the ideal"),
 }
 SPEED = [*BENCHMARKS][:10]
@@ -211,7 +211,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--threads", type=int, nargs="+", help="thread counts (1 2; quick: 1)")
     add("--env-steps", type=int, help="length of the runs")
-    add("--only", nargs="+", default=[], help="of scores, replay, autoreset: some rows")
+    add("--only", nargs="+", default=[], help="of scores, replay, autoreset, jax: some rows")
     add("--seeds", type=int, help="of scores (5)")
     add("--first-seed", type=int, default=0, help="of scores")
     add("--jobs", type=int, default=1, help="of scores, side by side; 1: it has all cores")

@@ -121,15 +121,25 @@ def test_peers_have_the_settings_of_the_presets():
         assert preset["collector"]["n_sample"] == PPO.ENVS * PPO.STEPS == COLLECT
 
 
-def test_rejax_has_the_settings_of_the_runs_beside_it():
+@pytest.mark.parametrize("name", ["pqn", "pqn_gru"])
+def test_compiled_jax_has_the_settings_of_the_runs_beside_it(name):
     from rlrun.config import Composer, read_composed
     from tests.benchmarks.jax import overrides
-    from tests.benchmarks.peers.common import PQN
+    from tests.benchmarks.peers.common import PQN, RecurrentPQN
 
-    config = read_composed(Composer().compose([*overrides("pqn", 1000), "run.total_steps=1000"]))
+    config = read_composed(Composer().compose([*overrides(name, 1000), "run.total_steps=1000"]))
     policy, collector, epsilon = config.policy, config.collector, config.explore.epsilon
-    assert (collector.num_envs, collector.n_sample) == (PQN.ENVS, PQN.ENVS * PQN.STEPS)
-    assert collector.n_sample == PQN.MINIBATCHES * config.learner.batch_size
-    assert (policy.epochs, policy.gamma) == (PQN.EPOCHS, PQN.GAMMA)
-    assert (policy.lr.start / 2, policy.max_grad_norm) == (PQN.LR, PQN.CLIP)
-    assert (epsilon.end, epsilon.over) == (PQN.EPS_END, 1000 * PQN.EPS_SHARE)
+    peer = {"pqn": PQN, "pqn_gru": RecurrentPQN}[name]
+    assert (collector.num_envs, collector.n_sample) == (peer.ENVS, peer.ENVS * peer.STEPS)
+    assert collector.n_sample == peer.MINIBATCHES * config.learner.batch_size
+    assert (policy.epochs, policy.gamma) == (peer.EPOCHS, peer.GAMMA)
+    assert (policy.lr.end, policy.max_grad_norm) == (0.0, peer.CLIP)
+    assert (epsilon.end, epsilon.over) == (peer.EPS_END, 1000 * peer.EPS_SHARE)
+    if name == "pqn":
+        assert policy.lr.start / 2 == peer.LR
+        return
+    assert (policy.lr.start, policy.q_lambda, policy.reward_scale) == (
+        peer.LR, peer.LAMBDA, peer.REWARD_SCALE)  # fmt: skip
+    assert (config.memory.name, config.memory.hidden) == ("gru", peer.HIDDEN)
+    assert (config.torso.hidden, config.torso.layer_norm) == ((peer.HIDDEN,), True)
+    assert policy.segment_len == peer.STEPS

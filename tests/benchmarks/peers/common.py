@@ -50,6 +50,12 @@ class PQN:
     EPS_END, EPS_SHARE = 0.05, 0.5  # epsilon falls from 1 over that share of the run
 
 
+class RecurrentPQN(PQN):
+    """``tests.benchmarks.jax.RUNS["pqn_gru"]`` as numbers."""
+
+    HIDDEN, LR, LAMBDA, REWARD_SCALE = 64, 2e-3, 0.95, 0.1  # LR falls to 0 over the run
+
+
 @dataclass
 class Run:
     """The clock of a run, started by making one, and its evaluations between collects."""
