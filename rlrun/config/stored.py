@@ -115,8 +115,9 @@ def _last_command(run_dir: Path) -> list[str]:
     """Return the words that last started or continued a run, empty if they cannot be read."""
     with suppress(RlrunError):
         record = read_record(run_dir)
-        commands = [record.get("command"), *(record.get("resumes") or [])]
-        return [*map(str, commands[-1] or [])]
+        resumes = record.get("resumes")
+        last = resumes[-1] if isinstance(resumes, list) and resumes else record.get("command")
+        return [*map(str, last)] if isinstance(last, list) else []
     return []
 
 
