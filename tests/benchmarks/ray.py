@@ -81,7 +81,7 @@ def ray_scaling(o: Namespace) -> list[Row]:
         rows.append(make_row("scaling", setting, "ideal", "env steps/s", [speed(lines)], [ideal],
                              kind="speedup", higher=True, **target))  # fmt: skip
         print(f"{setting}: {speed(lines):.0f} env steps/s, ideal {ideal:.0f}", flush=True)
-        if count == BARE:
+        if o.quick or count == BARE:
             bare = bare_speed(seconds, count, processes)
             rows.append(make_row("bare actors", {"actors": count}, "ideal", "env steps/s", [bare],
                                  [ideal], kind="speedup", higher=True))  # fmt: skip
@@ -113,12 +113,12 @@ class Sleepers:
 
 def bare_speed(seconds: float, count: int, processes: int, steps: int = 64) -> float:
     """Return the steps/s of ``count`` actors that only sleep, two orders each, as ``AHEAD``."""
-    import ray
-
     from rlrun.pipeline.ray.cluster import Cluster
 
     cluster = Cluster(None, cpus=processes, gpus=0, custom={})
     try:
+        import ray  # asks for a token if the cluster came first
+
         threads = count // processes
         actor: Any = ray.remote(Sleepers).options(num_cpus=0, max_concurrency=threads)
         actors = [actor.remote() for _ in range(processes)]
