@@ -640,6 +640,11 @@ class Replay:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a ``state_dict``. Raises: CheckpointError if it has another shape."""
+        if "layout" not in state:
+            raise CheckpointError(
+                "buffer = the saved one has a replay per collector, as earlier versions wrote with "
+                "pipeline=ray; one replay of all is allowed; start the run anew"
+            )
         wanted, loaded = (
             f"{layout}; drawn by {', '.join(sorted(sampler))}"
             for layout, sampler in (

@@ -95,7 +95,7 @@ def _changed(
             if OmegaConf.select(cfg, key) == value:
                 del cfg[group][name]
         if {"-q", "--quiet"} & {*_last_command(run_dir)}:  # asked for once
-            del cfg.logger.progress
+            cfg.logger.pop("progress", None)
         _add_new_keys(cfg)
         OmegaConf.set_struct(cfg, True)
         what = "an evaluation" if evaluation else "a fork" if fork else "a resumed run"

@@ -238,3 +238,5 @@ def test_a_restored_buffer_goes_on_with_the_same_draws():
         make_replay(rows, rows=120, window=WINDOW, kind="prioritized").load_state_dict(
             one.state_dict()
         )
+    with pytest.raises(CheckpointError, match="pipeline=ray"):  # what an earlier version saved
+        two.load_state_dict({"streams": [], "generator": {}})
