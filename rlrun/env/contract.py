@@ -22,6 +22,7 @@ from rlrun.spaces import Path, leaf_name, leaf_of, leaf_spaces, space_parts, val
 
 _logger = logging.getLogger(__name__)
 
+_ARRAYS = np.ndarray, np.generic
 _TOLERANCE = 1e-6  # relative: float32 rounding at the bounds of a space
 _EVERY = 64  # every this many calls floats are compared, to save time
 
@@ -192,7 +193,7 @@ def as_number(value: Any) -> float | None:
 
 def info_violation(info: Any) -> str | None:
     """Describe an info that is not a dict. None if it is one."""
-    if isinstance(info, Mapping):
+    if type(info) is dict or isinstance(info, Mapping):
         return None
     return f"info is {_truncated_repr(info)}; allowed is a dict"
 
@@ -242,7 +243,7 @@ def row_violation(
     The kind is observation, reward, flags, or exception (the result could not be used at all).
     None: it does not.
     """
-    if not isinstance(result, tuple | list) or len(result) != len(_RETURNED[call]):
+    if not isinstance(result, (tuple, list)) or len(result) != len(_RETURNED[call]):
         return "exception", f"{call}() must return ({', '.join(_RETURNED[call])})"
     if (message := validator.violation(result[0])) is not None:
         return "observation", message
@@ -282,7 +283,8 @@ class ObservationValidator:
     ) -> None:
         """``num_envs`` None: one. ``integers``, ``floats``: whether bounds are compared."""
         batch = () if num_envs is None else (num_envs,)
-        self._space, self._env_id, self._batched = space, env_id, num_envs is not None
+        self._space, self._env_id = space, env_id
+        self._parts = num_envs is None and space_parts(space) is not None
         self._leaves = [_Leaf(path, leaf, batch, integers) for path, leaf in leaf_spaces(space)]
         self._floats = [leaf for leaf in self._leaves if leaf.floating and leaf.limits is not None]
         self._warns, self._calls = floats and bool(self._floats), 0
@@ -294,8 +296,7 @@ class ObservationValidator:
 
     def fault(self, obs: Any) -> Fault | None:
         """Return the first violation."""
-        lacks = None if self._batched else structure_violation(self._space, obs, "observation")
-        if lacks is not None:
+        if self._parts and (lacks := structure_violation(self._space, obs, "observation")):
             return lacks, None
         for leaf in self._leaves:
             if (fault := leaf.fault(obs)) is not None:
@@ -351,7 +352,7 @@ class _Leaf:
             x = obs
         if self.number:
             return self._number_fault(x)
-        if not isinstance(x, np.ndarray | np.generic):
+        if not isinstance(x, _ARRAYS):
             text = f"is a {type(x).__name__}"
         elif x.shape != self.shape:
             text = f"has shape {x.shape}"

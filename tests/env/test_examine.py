@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
 from rlrun.env.examine import FINDING, OK, UNKNOWN, Check, examine
 from rlrun.schema import AgentsConfig, EnvConfig
@@ -91,6 +92,53 @@ def test_what_cannot_be_checked_says_why() -> None:
     fixed = checks(preset("repeat_previous"))["time limit"]
     assert fixed.verdict == UNKNOWN
     assert_names(fixed.text, "terminated limit")
+
+
+class Ends(Healthy):
+    """Terminated and truncated at once."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.length = length
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        return self._obs() / 1000, 0.0, self.t >= self.length, self.t >= self.length, {}
+
+
+class Resets(Healthy):
+    """Episodes of 9 steps, whose last one is a reset, and endless ones."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share = share
+
+    def begin(self) -> None:
+        super().begin()
+        self.short = self.np_random.random() < self.share
+
+    def step(self, action: Any) -> Any:
+        self.place = -self.place * (1 - 0.01 * int(action))  # within the range of first ones
+        self.t += 1
+        late = self.short and self.t >= 9
+        return self.reset()[0] if late else self._obs(), 0.0, False, late, {}
+
+    def _obs(self) -> Any:
+        return np.full(2, self.place, np.float32)
+
+
+for name, env in (("Ends", Ends), ("Resets", Resets)):
+    gym.register(f"test/{name}-v0", entry_point=env, disable_env_checker=True)
+
+
+def test_one_suspicious_end_is_no_finding_and_two_are_one() -> None:
+    for env, check, once, twice in (
+        ("test/Ends-v0", "flags", {"length": 1100}, {"length": 900}),
+        # of three episodes one has a draw below 0.75, two have one below 0.85
+        ("test/Resets-v0", "final observation", {"share": 0.75}, {"share": 0.85}),
+    ):
+        assert check not in findings(config_of(env, kwargs=once)), env
+        assert check in findings(config_of(env, kwargs=twice)), env
 
 
 class Slow(Healthy):
