@@ -216,13 +216,19 @@ ROWS = {
     "pendulum_ddpg": Row("policy=ddpg env=pendulum run.stop_return=null", ">= -200", steps=20_000),
     "pendulum_crossq": Row(
         "policy=crossq env=pendulum run.stop_return=null run.total_steps=20000 run.eval_every=5000",
-        ">= -145.7, rl-zoo3",
+        ">= -145.7, SLM-Lab",
     ),
     "lunarlander_sac": Row(
         "policy=sac env=lunarlander_continuous", ">= 220", steps=300_000, needs="box2d"
     ),
     "lunarlander_continuous_sac": Row(
         "experiment=zoo_sac_lunarlander_continuous", ">= 260, rl-zoo3 (500k)", needs="box2d"
+    ),
+    "lunarlander_continuous_tqc": Row(
+        "experiment=zoo_tqc_lunarlander_continuous", ">= 278, rl-zoo3 (500k)", needs="box2d"
+    ),
+    "lunarlander_continuous_crossq": Row(
+        "experiment=zoo_crossq_lunarlander_continuous", ">= 268.9, SLM-Lab", needs="box2d"
     ),
     "mountaincar_continuous_sac": Row(
         "experiment=zoo_sac_mountaincar_continuous", ">= 94.7, rl-zoo3 (50k frames)"

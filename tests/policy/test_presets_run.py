@@ -94,6 +94,8 @@ def test_experiments_with_games(tmp_path, experiment):
 
 
 @needs("Box2D")
-@pytest.mark.parametrize(("experiment", "own"), [("ppo", ()), ("sac", REPLAY)])
+@pytest.mark.parametrize(
+    ("experiment", "own"), [("ppo", ()), ("sac", REPLAY), ("tqc", REPLAY), ("crossq", REPLAY)]
+)
 def test_experiments_with_box2d(tmp_path, experiment, own):
     assert learns(tmp_path, f"experiment=zoo_{experiment}_lunarlander_continuous", *FEW, *own)
