@@ -236,6 +236,7 @@ def test_an_option_composes_and_passes_the_checks(composer, option):
     config = read_composed(composer.compose([option, *NEEDS.get(option, [])], sweep=True))
     group, _, name = option.partition("=")
     if group == "experiment":
+        assert config.policy.name not in config.env.not_learned_by  # its own settings learn it
         group, name = "env", env_of(name) or ""
     module = module_of(name) if group == "env" and name in PRESETS else None
     if module is not None and find_spec(module) is None:
