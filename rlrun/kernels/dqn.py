@@ -100,11 +100,13 @@ class DQNKernel:
     function = staticmethod(gradients)
 
     def __init__(self, policy: DQN[DQNConfig]) -> None:
-        c, torso, self.actions = policy.config, policy.net.torso, policy.net.actions
+        self.policy, self.actions = policy, policy.net.actions
+        c, torso = policy.config, policy.net.torso
         assert isinstance(torso, MLP)
         self.flatten, self.net = torso.flatten, PackedNet(policy.parts["net"])
-        heads, net = self.net.add_action_values(policy.net), self.net
-        self.arguments = net.table(), heads, net.values, net.grads, net.target
+        self.heads, net = self.net.add_action_values(policy.net), self.net
+        self.layers = net.table()
+        self.arguments = self.layers, self.heads, net.values, net.grads, net.target
         eps, td_clip = or_else(c.value_rescale_eps, -1), or_else(c.td_clip, np.inf)
         self.rule = reward_rule(c), c.double, eps, td_clip
         self.work: tuple[Any, ...] = ()

@@ -429,10 +429,11 @@ class ActorCriticKernel(CompiledLearner):
         self.heads = policy_head, net.add(actor_critic.value, value_input)
         self.layers, self.sizes = net.table(), np.array(actor_critic.sizes, np.int64)
         log_std = actor_critic.log_std
-        self.log_std = None
+        self.log_std, self.log_std_place = None, slice(0)
         if log_std is not None:
-            start, stop = net.offset(log_std), net.offset(log_std) + log_std.numel()
-            self.log_std = net.values[start:stop], net.grads[start:stop]
+            start = net.offset(log_std)
+            self.log_std_place = place = slice(start, start + log_std.numel())
+            self.log_std = net.values[place], net.grads[place]
 
     @abstractmethod
     def targets(

@@ -20,11 +20,19 @@ from rlrun.env.classic import (
     finish,
     move,
 )
-from rlrun.functional.explore import LOG_2PI, Temperature
+from rlrun.functional.explore import Temperature
 from rlrun.jit import inner, jit_ieee
+from rlrun.kernels.acting import (
+    CHECKED,
+    MOST_DIFFERENT,
+    ActingNetwork,
+    gaussian_actions,
+    greedy_actions,
+    sample_actions,
+    standardise,
+)
 from rlrun.kernels.layers import N_OUT, ONE, ZERO, F, action_values, forward, part
-from rlrun.kernels.on_policy import ActorCriticKernel, CompiledLearner
-from rlrun.nets.actor_critic import CLIP
+from rlrun.kernels.on_policy import CompiledLearner
 from rlrun.types import Actor
 
 LIMIT = 0  # constant of all: most steps of an episode
@@ -177,61 +185,13 @@ def pendulum(
 
 @inner
 @jit_ieee
-def gaussian_actions(mean: Any, box: Any, t: int, generator: Any, out: Any, log_prob: Any) -> None:
-    """Write ``functional.explore.draw_gaussian`` of ``mean`` [E, A], and actions in bounds."""
-    log_std, middle, half_width, low, high, raw = box
-    constant = F(log_std.sum() + 0.5 * LOG_2PI * len(log_std))
-    noise = generator.standard_normal(mean.shape, np.float32)
-    for i in range(len(mean)):
-        total = ZERO
-        for j in range(len(log_std)):
-            total += noise[i, j] * noise[i, j]
-            raw[t, i, j] = mean[i, j] + noise[i, j] * np.exp(log_std[j])
-            out[i, j] = min(max(F(middle[j] + half_width[j] * raw[t, i, j]), low[j]), high[j])
-        log_prob[i] = F(-0.5) * total - constant
-
-
-@inner
-@jit_ieee
-def sample_actions(z: Any, generator: Any, action: Any, log_prob: Any, p: Any) -> None:
-    """Write ``functional.explore.draw_categorical`` of the logits z [E, A]."""
-    draws = generator.random(len(action), np.float32)
-    actions = len(p)
-    for i in range(len(action)):
-        most, total = z[i, 0], ZERO
-        for j in range(1, actions):
-            most = max(most, z[i, j])
-        for j in range(actions):
-            total += np.exp(z[i, j] - most)
-            p[j] = total
-        threshold = min(draws[i] * total, np.nextafter(total, ZERO))
-        chosen = 0
-        for j in range(actions - 1):
-            chosen += p[j] <= threshold
-        action[i], log_prob[i] = chosen, z[i, chosen] - most - np.log(total)
-
-
-@inner
-@jit_ieee
-def greedy_actions(q: Any, epsilon: Any, generator: Any, action: Any) -> None:
-    """Write ``functional.explore.select_action`` of the values q [E, A]."""
-    coins = generator.random(len(action))
-    others = generator.integers(0, q.shape[1], len(action))
-    for i in range(len(action)):
-        action[i] = others[i] if coins[i] < epsilon[i] else q[i].argmax()
-
-
-@inner
-@jit_ieee
 def begin_row(t: int, arrays: Any, carried: Any, moments: Any, inputs: Any) -> None:
     """Begin row t: write ``valid``, ``first`` and the network's ``inputs`` [E, F]."""
     obs, first, _, _, _, _, valid = arrays
     opened, ended, _, _ = carried
-    mean, scale, most = moments
     for i in range(len(opened)):
         valid[t, i], first[t, i] = not ended[i], opened[i]
-        for j in range(obs.shape[2]):
-            inputs[i, j] = min(max((obs[t, i, j] - mean[j]) * scale[j], -most), most)
+    standardise(obs[t], moments, inputs)
 
 
 @inner
@@ -296,10 +256,13 @@ def rollout(
         forward(layers, p, inputs.reshape(-1), columns, h, unit, inverse)
         if log_prob is not None:
             z = part(h, layers[heads[0]], columns)
-            sample_actions(z, generators[0], action[t], log_prob[t], q[0])
+            draws = generators[0].random(columns, np.float32)
+            sample_actions(z, draws, action[t], log_prob[t], q[0])
         if epsilon is not None:
             action_values(h, layers, heads, columns, q)
-            greedy_actions(q, epsilon, generators[0], action[t])
+            coins = generators[0].random(columns)
+            others = generators[0].integers(0, actions, columns)
+            greedy_actions(q, epsilon, coins, others, action[t])
         row = action[t], obs[t + 1], reward[t], terminated[t], truncated[t]
         if cart is not None:
             cartpole(cart, generators[1], state, ages, done, *row)
@@ -320,20 +283,21 @@ def box_rollout(
     """Collect rows as ``rollout``, with actions of a Box sampled from a Gaussian.
 
     ``car``, ``pole``: constants of MountainCarContinuous or Pendulum, or None. ``box``: logarithms
-    of standard deviations, middle, half width, lowest and highest actions [A], and actions before
+    of standard deviations, middle, half width, lowest and highest actions [A]; and actions before
     they are clipped [T, E, A].
     """
     (layers, heads, p, work, moments), (arrays, carried, finished) = net, records
     begin, end, units, wanted = limits
     obs, _, action, reward, terminated, truncated, _ = arrays
     (state, ages, done), (h, unit, inverse, _) = world, work
-    columns, inputs = obs.shape[1], np.empty(obs.shape[1:], np.float32)
+    columns, inputs, (bounds, raw) = obs.shape[1], np.empty(obs.shape[1:], np.float32), box
     t, had, episodes = begin, units, 0 * columns
     while t < end and units < wanted and not done.any():
         begin_row(t, arrays, carried, moments, inputs)
         forward(layers, p, inputs.reshape(-1), columns, h, unit, inverse)
         mean = part(h, layers[heads[0]], columns)
-        gaussian_actions(mean, box, t, generators[0], action[t], log_prob[t])
+        noise = generators[0].standard_normal(mean.shape, np.float32)
+        gaussian_actions(mean, bounds, noise, raw[t], action[t], log_prob[t])
         row = action[t], obs[t + 1], reward[t], terminated[t], truncated[t]
         if pole is not None:
             pendulum(pole, state, ages, done, *row)
@@ -347,7 +311,6 @@ def box_rollout(
 # -- collection ------------------------------------------------------------------------------------
 
 ROWS = 128  # most rows of a call: a signal waits for its end
-CHECKED, MOST_DIFFERENT = 32, 0.05  # rows that are compared, share of actions that may differ
 ROW_ARRAYS = "obs", "first", "action", "reward", "terminated", "truncated", "valid"
 CARRIED = "first", "ended", "episode_return", "episode_length"
 _logger = logging.getLogger(__name__)
@@ -440,14 +403,7 @@ class CompiledRollout:
     ) -> None:
         self.kernel, self.env, self.actor, self.task = kernel, env, actor, task
         self.columns = columns = env.num_envs
-        self.layers, self.heads = kernel.layers, kernel.heads
-        self.samples = isinstance(kernel, ActorCriticKernel)
-        if isinstance(kernel, ActorCriticKernel):  # the value is computed with the update
-            self.layers, self.heads = kernel.layers[: kernel.heads[0] + 1], (kernel.heads[0], -1)
-            self.log_std = kernel.log_std and kernel.log_std[0]
-        net: Any = kernel.policy.net
-        self.moments, self.bounds = getattr(net, "moments", None), net.bounds
-        self.work = kernel.net.work(columns)
+        self.network = ActingNetwork(kernel, columns)
         self.finished = np.zeros((ROWS * columns, 2))
         self.compared = False
 
@@ -516,22 +472,17 @@ class CompiledRollout:
         limits: tuple[int, int, int, int],
     ) -> tuple[int, int, int, int]:
         """Return the result of ``rollout``, which writes ``world`` and ``carried``."""
-        extras, box = arrays["extras"], None
-        if (bounds := self.bounds) is not None:
+        extras, samples = arrays["extras"], self.network.samples
+        collect: Any
+        choice: Any
+        collect, choice = rollout, None if samples else epsilon
+        if (bounds := self.network.box()) is not None:
             raw = extras["raw_action"].reshape(len(arrays["action"]), self.columns, -1)
-            low, high = bounds.space.low.reshape(-1), bounds.space.high.reshape(-1)
-            box = self.log_std, bounds.middle, bounds.half_width, low, high, raw
-        size = arrays["obs"].shape[-1]
-        moments = np.zeros(size), np.ones(size), np.inf
-        if self.moments is not None:
-            moments = self.moments.center().numpy(), self.moments.inverse_std().numpy(), CLIP
-        collect: Any = rollout if box is None else box_rollout
-        choice = box or (None if self.samples else epsilon)
+            collect, choice = box_rollout, (bounds, raw)
         records = tuple(arrays[name] for name in ROW_ARRAYS), carried, self.finished
         out: tuple[int, int, int, int] = collect(
-            (self.layers, self.heads, self.kernel.net.values, self.work, moments), choice,
-            generators, *self.task.rules, world, records,
-            extras["log_prob"] if self.samples else None, limits,
+            self.network.arguments(), choice, generators, *self.task.rules, world, records,
+            extras["log_prob"] if samples else None, limits,
         )  # fmt: skip
         return out
 

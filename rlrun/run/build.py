@@ -58,7 +58,8 @@ from rlrun.types import Actor, Chunk, Counters, Policy, Spec, generator, tree_ma
 if TYPE_CHECKING:
     from rlrun.pipeline.transport import CollectorSide, StateFilter
 
-# These collect rows by compiled calls where environment and settings allow it.
+# These collect rows by compiled calls, or act by them, where environment and settings allow it.
+ACTORS = dict.fromkeys(("ppo", "a2c", "impala", "pqn", "dqn"), "rlrun.kernels.acting:CompiledActor")
 ROLLOUTS = dict.fromkeys(("ppo", "a2c", "impala", "pqn"), "rlrun.kernels.rollouts:CompiledRollout")
 
 
@@ -324,9 +325,11 @@ def make_collector(plan: Plan, counters: Counters) -> Collector:
         seed=plan.env_seeds.collect, cutter=make_cutter(plan) if by_window else None,
         stack=make_frame_stack(config.env.frame_stack, env.obs_space, plan.columns),
     )  # fmt: skip
-    name = config.policy.name
-    if name in ROLLOUTS and getattr(collector.policy, "kernel", None) and not config.env.instances:
+    name, has_kernel = config.policy.name, getattr(collector.policy, "kernel", None) is not None
+    if name in ROLLOUTS and has_kernel and not config.env.instances:
         collector.compiled = resolve_name(ROLLOUTS[name]).of(collector)
+    if name in ACTORS and has_kernel and collector.compiled is None:
+        collector.actor = resolve_name(ACTORS[name]).of(collector) or collector.actor
     return collector
 
 

@@ -28,6 +28,8 @@ from rlrun.run.tensors import raw_bytes
 from rlrun.version import package_versions
 
 GIT_SECONDS = 2.0
+_COMMIT = "# branch.oid "  # begins git's first line
+_NO_COMMIT = f"{_COMMIT}(initial)"
 BLOCK = 4096  # smallest allocation of a file system, in bytes
 
 
@@ -37,22 +39,24 @@ def git_state() -> dict[str, str | bool] | None:
     None if neither is in a repository, or git is missing or slow.
     """
     for directory in (Path(__file__).parent, Path.cwd()):
-        commit = _git(directory, "rev-parse", "HEAD")
-        changes = _git(directory, "status", "--porcelain") if commit else None
-        if commit and changes is not None:
-            return {"commit": commit, "dirty": bool(changes)}
+        commit, *lines = _git_status(directory) or [_NO_COMMIT]
+        if commit != _NO_COMMIT:
+            dirty = any(not line.startswith("#") for line in lines)
+            return {"commit": commit.removeprefix(_COMMIT), "dirty": dirty}
     return None
 
 
-def _git(directory: Path, *arguments: str) -> str | None:
+def _git_status(directory: Path) -> list[str]:
+    """Return git's lines of commit, branch and changes; none if there is no repository."""
+    words = "status", "--porcelain=v2", "--branch"
     try:
         result = subprocess.run(
-            ["git", "-C", str(directory), *arguments], capture_output=True, text=True,
+            ["git", "-C", str(directory), *words], capture_output=True, text=True,
             errors="replace", timeout=GIT_SECONDS, env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
-        return None
-    return result.stdout.strip() if result.returncode == 0 else None
+        return []
+    return result.stdout.splitlines() if result.returncode == 0 else []
 
 
 @dataclass(slots=True)
