@@ -1,7 +1,7 @@
 """Replay: windows over a ring of rows, and a sampler over the windows.
 
-``Cutter`` cuts the episodes of a column into windows, ``WindowTable`` keeps those that are stored,
-``Replay`` adds rows, draws windows and sets their priorities. The rows themselves are in
+``WindowTable`` keeps the windows that are stored, ``Replay`` adds rows, draws windows and sets
+their priorities. ``rlrun.buffer.cutter`` cuts episodes into windows, the rows themselves are in
 ``rlrun.buffer.ring``, the draws in ``rlrun.buffer.samplers``. Loops over rows or windows are
 functions of ``rlrun.buffer.kernels``, which numba compiles.
 
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rlrun.buffer import kernels, saved
+from rlrun.buffer.cutter import Cutter
 from rlrun.buffer.hindsight import Hindsight
 from rlrun.buffer.kernels import FIRST, LEARNED, VALID
 from rlrun.buffer.layout import TABLE, Allocate, Layout, in_memory, rows_before
@@ -33,51 +34,6 @@ if TYPE_CHECKING:
 _NONE = np.empty(0, np.int64)
 _NOTHING = _NONE, _NONE
 _COUNTS = "steps", "learned", "late"
-_RESIDUALS = {"last": 1, "null_padding": 2, "drop": 3}
-
-
-class Cutter:
-    """Cuts columns of rows, which arrive chunk by chunk, into windows.
-
-    Plain windows of a trajectory of T steps start at 0, d, 2 d, ... while start + S <= T, with
-    d = ``stride``. If steps remain, ``residual: last`` adds a window at T - S,
-    ``null_padding`` one at the next grid start, ``drop`` none. T < S always gives one padded
-    window. Lossless spans of learned steps start d apart until one reaches the last step. The
-    windows do not depend on how a trajectory is split into chunks. Each is cut as soon as its last
-    row is known, so endless episodes are learned from.
-
-    Source: DI-engine's documented ``get_train_sample``; rlrun/buffer/README.md, Windows.
-    """
-
-    def __init__(
-        self, window: Window, *, columns: int, stride: int, residual: str | None, plain: bool
-    ) -> None:
-        """``stride``: rows from the start of one window to that of the next."""
-        self.window, self.stride, self.plain = window, stride, plain
-        self.shape = (*window, self.stride, _RESIDUALS[residual or "drop"] if plain else 0)
-        self.origin = np.zeros(columns, np.int64)  # first row of each column's trajectory
-        self.row = 0  # rows received
-
-    def cut(self, first: np.ndarray, valid: np.ndarray) -> np.ndarray:
-        """Return the windows that the next T rows complete; ``first``/``valid`` bool [T, B].
-
-        int64 [N, 7]: the numbers ``TABLE`` of every window, in order of completion.
-        """
-        lines: np.ndarray = kernels.cut(first, valid, self.origin, self.row, self.shape)
-        self.row += len(valid)
-        return lines
-
-    def count(self, first: np.ndarray, valid: np.ndarray) -> int:
-        """Return the number of windows that a row, ``first``/``valid`` bool [B], completes."""
-        return len(self.cut(first[None], valid[None]))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the open trajectories and the number of rows received."""
-        return {"origin": self.origin.copy(), "row": self.row}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        saved.check_cutter(self, state["origin"], state["row"])
-        self.origin, self.row = np.array(state["origin"]), int(state["row"])
 
 
 class NewWindows(NamedTuple):

@@ -155,7 +155,8 @@ class CompiledActor:
         return cls(kernel, collector.actor, collector.num_envs)
 
     def refresh(self) -> None:
-        self.actor.refresh()
+        if not (self.compared and self.agrees):
+            self.actor.refresh()
         np.copyto(self.network.values, self.learned)
         self.arguments, self.box = self.network.arguments(), self.network.box()
 
@@ -165,6 +166,8 @@ class CompiledActor:
     def act(self, *row: Any, explore: np.ndarray | None) -> Act:
         if not self.compared and explore is not None:
             self.compared, self.agrees = True, self._compare(row, explore)
+        if explore is None:  # of no collector
+            self.actor.refresh()
         if explore is None or not self.agrees:
             out: Act = self.actor.act(*row, explore=explore)
             return out
@@ -191,21 +194,21 @@ class CompiledActor:
         return Act(chosen.reshape(previous.shape), extras, state)
 
     def _compare(self, row: Any, explore: np.ndarray) -> bool:
-        """Return whether actions are the actor's, for observations of growing size."""
+        """Return whether actions are the actor's, for observations from 0 to those of ``row``."""
         actor, (obs, *past), different = self.actor, row, 0
         generator, columns = actor.generator, self.columns
         try:
             for k in range(CHECKED):
-                grown = (obs * np.float32(1 + k / 8), *past)
+                seen = (obs * np.float32((k + 1) / CHECKED), *past)
                 actor.generator, other = copy.deepcopy(generator), copy.deepcopy(generator)
-                want, out = actor.act(*grown, explore=explore), self._act(grown, explore, other)
-                same = np.isclose(out.action, want.action, rtol=0, atol=1e-4)
+                want, out = actor.act(*seen, explore=explore), self._act(seen, explore, other)
+                same = np.isclose(out.action, want.action, 0, 1e-4, equal_nan=True)
                 same = same.reshape(columns, -1).all(-1)
                 different += int(np.count_nonzero(~same))
                 if not (
                     out.extras.keys() == want.extras.keys()
                     and all(
-                        np.isclose(x, want.extras[name], atol=1e-3)[same].all()
+                        np.isclose(x, want.extras[name], atol=1e-3, equal_nan=True)[same].all()
                         for name, x in out.extras.items()
                     )
                     and other.bit_generator.state == actor.generator.bit_generator.state

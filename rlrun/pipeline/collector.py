@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 
 from rlrun.buffer import saved
-from rlrun.buffer.replay import Cutter
+from rlrun.buffer.cutter import Cutter
 from rlrun.env import Env
 from rlrun.env.framestack import FrameStack
 from rlrun.errors import EnvError

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from rlrun.buffer.cutter import Cutter
 from rlrun.buffer.hindsight import Hindsight
 from rlrun.buffer.layout import (
     REWARD,
@@ -21,7 +22,7 @@ from rlrun.buffer.layout import (
     on_disk,
 )
 from rlrun.buffer.mixed import Mixed, Streams
-from rlrun.buffer.replay import Cutter, Replay
+from rlrun.buffer.replay import Replay
 from rlrun.buffer.rollout import Rollout, Rollouts
 from rlrun.buffer.samplers import Proportional, Rank, Uniform
 from rlrun.config.backend import KERNELS, Backend

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlrun.buffer.replay import Cutter
+from rlrun.buffer.cutter import Cutter
 from rlrun.env.diagnostic.tasks import counter_reward
 from rlrun.env.framestack import FrameStack
 from rlrun.errors import EnvError

@@ -53,6 +53,7 @@ EXPERIMENTS = {
     "zoo_a2c_acrobot": (),
     "zoo_sac_mountaincar_continuous": REPLAY,
     "zoo_td3_mountaincar_continuous": REPLAY,
+    "zoo_rsac_mountaincar_continuous_novel": REPLAY,
     "ppo_count_recall": (),
     "ppo_noisy_cartpole": (),
     "pqn_repeat_previous": (),
