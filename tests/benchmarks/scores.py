@@ -197,10 +197,17 @@ ROWS = {
         "policy=ppo memory=gru memory.hidden=64 env=pendulum_novel policy.prev_inputs=true "
         "run.stop_return=null run.eval_every=20000", ">= -217.9, rl-zoo3",
     ),
+    "pendulum_novel_rsac": Row(
+        "policy=rsac env=pendulum_novel run.stop_return=null run.eval_every=10000",
+        ">= -217.9, rl-zoo3 (100k)", steps=60_000,
+    ),
     "mountaincar_continuous_novel_ppo": Row(
         "policy=ppo memory=lstm env=mountaincar_continuous_novel policy.log_std_init=1 "
         "policy.normalize_reward=false policy.reward_scale=0.05 run.stop_return=93",
         ">= 91.5, rl-zoo3",
+    ),
+    "mountaincar_continuous_novel_rsac": Row(
+        "experiment=zoo_rsac_mountaincar_continuous_novel", ">= 91.5, rl-zoo3 (300k frames)"
     ),
     "novel_pqn": Row(
         "policy=pqn memory=mingru memory.hidden=64 memory.readout=false env=cartpole_novel "
