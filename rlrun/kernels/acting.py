@@ -13,6 +13,7 @@ from rlrun.kernels.dqn import DQNKernel
 from rlrun.kernels.layers import N_OUT, ZERO, F, action_values, forward, part
 from rlrun.kernels.on_policy import ActorCriticKernel, CompiledLearner
 from rlrun.nets.actor_critic import CLIP
+from rlrun.spaces import image_scale
 from rlrun.types import Act, Tree
 
 CHECKED, MOST_DIFFERENT = 32, 0.05  # rows that are compared, share of actions that may differ
@@ -73,12 +74,12 @@ def greedy_actions(q: Any, epsilon: Any, coins: Any, others: Any, action: Any) -
 
 @jit_ieee
 def act(
-    net: Any, draws: Any, values: Any, box: Any, obs: Any, action: Any, log_prob: Any
+    net: Any, draws: Any, greedy: Any, box: Any, obs: Any, action: Any, log_prob: Any
 ) -> None:  # fmt: skip
     """Write the actions of E environments from observations [E, F], and their log-probabilities.
 
     ``net``: layers, heads, parameters, work and moments, see ``rollouts.rollout``. ``draws``: of
-    ``sample_actions``; ``values``: epsilon, coins and others of ``greedy_actions``; ``box``: the
+    ``sample_actions``; ``greedy``: epsilon, coins and others of ``greedy_actions``; ``box``: the
     arguments of ``gaussian_actions`` between mean and actions. Two of the three are None.
     """
     layers, heads, p, (h, unit, inverse, _), moments = net
@@ -88,8 +89,8 @@ def act(
     if draws is not None:
         logits = part(h, layers[heads[0]], columns)
         sample_actions(logits, draws, action, log_prob, np.empty(logits.shape[1], np.float32))
-    if values is not None:
-        epsilon, coins, others = values
+    if greedy is not None:
+        epsilon, coins, others = greedy
         q = np.empty((columns, layers[heads[0], N_OUT]), np.float32)
         action_values(h, layers, heads, columns, q)
         greedy_actions(q, epsilon, coins, others, action)
@@ -111,13 +112,13 @@ class ActingNetwork:
             self.layers, self.heads = kernel.layers[: kernel.heads[0] + 1], (kernel.heads[0], -1)
             self.log_std = kernel.log_std_place
         self.values, self.work = kernel.net.values, kernel.net.work(columns)
-        self.plain = np.zeros(kernel.net.inputs), np.ones(kernel.net.inputs), np.inf
+        self.no_moments = np.zeros(kernel.net.inputs), np.ones(kernel.net.inputs), np.inf
 
     def arguments(self) -> tuple[Any, ...]:
         """Return layers, heads, parameters, work and moments; see ``rollouts.rollout``."""
-        moments, known = self.plain, self.statistics
-        if known is not None:
-            mean, scale = known.center().numpy(), known.inverse_std().numpy()
+        moments = self.no_moments
+        if (statistics := self.statistics) is not None:
+            mean, scale = statistics.center().numpy(), statistics.inverse_std().numpy()
             moments = mean.reshape(-1), scale.reshape(-1), CLIP
         return self.layers, self.heads, self.values, self.work, moments
 
@@ -136,8 +137,8 @@ class CompiledActor:
         self.actor, self.columns, self.extras = actor, columns, actor.extras
         self.network, self.learned = ActingNetwork(kernel, columns), kernel.net.values
         self.network.values = self.learned.copy()
-        self.samples, self.compared, self.agrees = self.network.samples, False, True
-        self.actions = 0 if self.samples else kernel.policy.net.actions
+        self.sizes = kernel.policy.net.sizes
+        self.compared, self.agrees = False, True
         self.refresh()
 
     @classmethod
@@ -146,8 +147,9 @@ class CompiledActor:
         kernel, env = collector.policy.kernel, collector.env
         if not isinstance(kernel, CompiledLearner | DQNKernel):
             return None
+        trunks: Any = kernel.policy.net.acting_trunks()
         sizes, boltzmann = kernel.policy.net.sizes, isinstance(collector.explore(0), Temperature)
-        if len(sizes or ()) > 1 or boltzmann:
+        if len(sizes or ()) > 1 or boltzmann or image_scale(trunks[0][0].space) != 1:
             return None
         spaces = (env.obs_space,) if sizes else (env.obs_space, env.action_space)
         if not all(isinstance(x, Box) and x.dtype == np.float32 for x in spaces):
@@ -164,19 +166,18 @@ class CompiledActor:
         return self.actor.initial_state()
 
     def act(self, *row: Any, explore: np.ndarray | None) -> Act:
-        if not self.compared and explore is not None:
+        assert explore is not None, "evaluations have their own actors"
+        if not self.compared:
             self.compared, self.agrees = True, self._compare(row, explore)
-        if explore is None:  # of no collector
-            self.actor.refresh()
-        if explore is None or not self.agrees:
-            out: Act = self.actor.act(*row, explore=explore)
-            return out
-        return self._act(row, explore, self.actor.generator)
+        if self.agrees:
+            return self._act(row, explore, self.actor.generator)
+        act: Act = self.actor.act(*row, explore=explore)
+        return act
 
     def _act(self, row: Any, epsilon: np.ndarray, generator: np.random.Generator) -> Act:
         obs, _, previous, _, state = row
         x, columns, net, extras = obs.reshape(len(obs), -1), self.columns, self.arguments, {}
-        if self.samples:
+        if self.network.samples:
             extras["log_prob"] = log_prob = np.empty(columns, np.float32)
         if self.box is not None:
             noise = generator.standard_normal((columns, len(self.box[0])), np.float32)
@@ -185,30 +186,34 @@ class CompiledActor:
             extras["raw_action"] = raw.reshape(previous.shape)
             return Act(action.reshape(previous.shape), extras, state)
         chosen = np.empty(columns, np.int64)
-        if self.samples:
+        if self.network.samples:
             act(net, generator.random(columns, np.float32), None, None, x, chosen, log_prob)
         else:
             coins = generator.random(columns)
-            others = generator.integers(self.actions, size=columns)
+            others = generator.integers(self.sizes[0], size=columns)
             act(net, None, (epsilon, coins, others), None, x, chosen, None)
         return Act(chosen.reshape(previous.shape), extras, state)
 
     def _compare(self, row: Any, explore: np.ndarray) -> bool:
-        """Return whether actions are the actor's, for observations from 0 to those of ``row``."""
+        """Return whether actions are the actor's, for observations beside those of ``row``.
+
+        Every second comparison is greedy where ``explore`` is epsilon.
+        """
         actor, (obs, *past), different = self.actor, row, 0
-        generator, columns = actor.generator, self.columns
+        generator, random, columns = actor.generator, np.random.default_rng(0), self.columns
         try:
             for k in range(CHECKED):
-                seen = (obs * np.float32((k + 1) / CHECKED), *past)
+                noised = obs + random.standard_normal(obs.shape, np.float32)
+                seen, epsilon = (noised, *past), explore * (k % 2)
                 actor.generator, other = copy.deepcopy(generator), copy.deepcopy(generator)
-                want, out = actor.act(*seen, explore=explore), self._act(seen, explore, other)
-                same = np.isclose(out.action, want.action, 0, 1e-4, equal_nan=True)
-                same = same.reshape(columns, -1).all(-1)
+                want, out = actor.act(*seen, explore=epsilon), self._act(seen, epsilon, other)
+                same = self._are_equal(out, want)
                 different += int(np.count_nonzero(~same))
+                near = 1e-3 + 1e-5 * np.abs(actor.outputs).max()
                 if not (
                     out.extras.keys() == want.extras.keys()
                     and all(
-                        np.isclose(x, want.extras[name], atol=1e-3, equal_nan=True)[same].all()
+                        np.isclose(x, want.extras[name], atol=near, equal_nan=True)[same].all()
                         for name, x in out.extras.items()
                     )
                     and other.bit_generator.state == actor.generator.bit_generator.state
@@ -223,3 +228,13 @@ class CompiledActor:
             "collector: the compiled actions are not those of this policy; its actor is used"
         )
         return False
+
+    def _are_equal(self, out: Act, want: Act) -> np.ndarray:
+        """Return which of E actions are equal, of a Box up to rounding of the network's outputs."""
+        near = np.zeros(1)
+        if self.box is not None:
+            _, middle, half_width, _, _ = self.box
+            near = 1e-4 * (1 + half_width) + 1e-6 * np.abs(middle)
+        x, y = (act.action.reshape(self.columns, -1) for act in (out, want))
+        equal: np.ndarray = np.isclose(x, y, 1e-4, near, equal_nan=True).all(-1)
+        return equal

@@ -312,17 +312,20 @@ def collector_side_of(plan: Plan, number: int = 0) -> "CollectorSide":
     return make_collector_side(plan.config.transport, number, **thin)
 
 
-def make_collector(plan: Plan, counters: Counters) -> Collector:
-    """Return the collector with its environments and policy."""
+def make_collector(
+    plan: Plan, counters: Counters, random: np.random.Generator | None = None
+) -> Collector:
+    """Return the collector with its environments and policy. ``random``: of its exploration."""
     config, c = plan.config, plan.config.collector
     lent = (config.env.success,) if config.env.instances and config.env.success else ()
     kept = tuple(dict.fromkeys((*c.keep_info, *lent)))  # ``lent``: for the evaluator
     env = make_env(
         config.env, num_envs=c.num_envs, keep_info=kept, agents=config.agents, resumable=True
     )
-    by_window = plan.window is not None and c.unit == "window"
+    by_window, policy = plan.window is not None and c.unit == "window", make_policy(plan)
+    policy.generator = random or policy.generator
     collector = Collector(
-        c, env=env, policy=make_policy(plan), explore=explore_of(plan), counters=counters,
+        c, env=env, policy=policy, explore=explore_of(plan), counters=counters,
         seed=plan.env_seeds.collect, cutter=make_cutter(plan) if by_window else None,
         stack=make_frame_stack(config.env.frame_stack, env.obs_space, plan.columns),
     )  # fmt: skip

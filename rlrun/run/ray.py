@@ -55,13 +55,11 @@ def collector_of(plan: Plan, number: int, counters: Counters) -> Collector:
     """Return collector ``number`` with its part of the exploration, seeds and random numbers."""
     columns, num_envs = plan.columns, plan.config.collector.num_envs
     seeds = replace(plan.env_seeds, collect=plan.env_seeds.collect + number * num_envs)
-    collector = build.make_collector(replace(_on_cpu(plan), env_seeds=seeds), counters)
+    random = generator(plan.config.seed, f"explore/{number}") if number else None
+    collector = build.make_collector(replace(_on_cpu(plan), env_seeds=seeds), counters, random)
     explore = build.explore_of(plan, ray_config(plan).num_actors)
     part = slice(number * columns, (number + 1) * columns)
     collector.explore = lambda env_steps: explore(env_steps)[part]
-    if number:
-        collector.policy.generator = generator(plan.config.seed, f"explore/{number}")
-        collector.actor = collector.policy.actor(collector.num_envs)
     return collector
 
 

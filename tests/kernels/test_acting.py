@@ -1,11 +1,14 @@
 """Compiled actions in environments without a compiled step are the actor's."""
 
+import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
 
 from rlrun.jit import COMPILED
 from rlrun.kernels.acting import CompiledActor
 from rlrun.policy.actor_critic import OnPolicyActor
+from rlrun.policy.dqn import ValueActor
 from tests.kernels.make import perturb
 from tests.kernels.test_rollouts import same_rows, same_states
 
@@ -14,7 +17,7 @@ CASES = {
     "ppo": ("policy=ppo", "env=tmaze"),
     "one environment": ("policy=a2c", "collector.num_envs=1"),
     "stacked frames": ("policy=ppo", "env.frame_stack=2"),
-    "episodes": ("policy=impala", "collector.unit=episode", "collector.n_sample=4"),
+    "impala": ("policy=impala", "env=tmaze"),
     "pqn": ("policy=pqn", "env=tmaze", "policy.dueling=true", "policy.head_hidden=[5]"),
     "pqn, one": ("policy=pqn", "collector.num_envs=1", "learner.batch_size=50"),
     "dqn": ("policy=dqn",),
@@ -58,18 +61,59 @@ def test_actions_do_not_change_before_the_next_refresh(collector_of):
     assert not np.array_equal(log_prob(), before)
 
 
-def test_an_edited_actor_acts(collector_of, monkeypatch, caplog):
-    choose = OnPolicyActor.choose
+@pytest.mark.parametrize("actor", [OnPolicyActor, ValueActor])
+@pytest.mark.parametrize("columns", [1, 5])
+def test_an_edited_actor_acts(actor, columns, collector_of, monkeypatch, caplog):
+    """Also with a first observation of zeros and while all actions are random."""
+    choose = actor.choose
 
     def other(self, outputs, obs, explore):
-        action, extras = choose(self, -outputs, obs, explore)
-        return action, extras
+        return choose(self, -outputs, obs, explore)
 
-    monkeypatch.setattr(OnPolicyActor, "choose", other)
-    ours, text = (collector_of("policy=ppo", "env=tmaze") for _ in range(2))
+    monkeypatch.setattr(actor, "choose", other)
+    policy = "ppo" if actor is OnPolicyActor else "dqn"
+    words = f"policy={policy}", "env=tmaze", f"collector.num_envs={columns}", "explore=none"
+    ours, text = (collector_of(*words[: 3 + (policy == "dqn")]) for _ in range(2))
     text.actor = text.actor.actor
+    for collector in (ours, text):
+        collector.obs = np.zeros_like(collector.obs)
+        collector.explore = lambda env_steps: np.ones(columns)
+        collector.collect()
+        collector.explore = lambda env_steps: np.zeros(columns)
+    assert not ours.actor.agrees
     same_rows(ours.collect(), text.collect(), near=0)
     assert len(caplog.messages) == 1
+
+
+@pytest.mark.parametrize("high", [1.0, 1e4, np.inf])
+def test_bounds_of_any_size(high, collector_of):
+    """The actions of a wide box differ by the rounding of numbers near 1, times its width."""
+    collector = collector_of("policy=ppo", "env=tracking")
+    bounds = collector.policy.net.bounds
+    bounds.space = Box(-high, high, bounds.space.shape, np.float32)
+    bounds.half_width[:] = high if np.isfinite(high) else 1
+    actor, explore = collector.actor, collector.explore(0)
+    actor.refresh()
+    row = collector.obs, collector.first, collector.prev_action, collector.prev_reward, ()
+    for _ in range(20):
+        perturb(collector.policy, scale=1.1)
+        actor.compared = False
+        actor.refresh()
+        actor.act(*row, explore=explore)
+        assert actor.agrees
+
+
+class Pixels(gym.Env):
+    """A grey picture of numbers from 0 to 255 as float32."""
+
+    observation_space, action_space = Box(0, 255, (40, 40), np.float32), Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.full((40, 40), 9, np.float32), {}
+
+    def step(self, action):
+        return np.full((40, 40), 9, np.float32), 0.0, False, False, {}
 
 
 @pytest.mark.parametrize(
@@ -80,3 +124,10 @@ def test_an_edited_actor_acts(collector_of, monkeypatch, caplog):
 )  # fmt: skip
 def test_other_settings_have_their_actor(words, collector_of):
     assert not isinstance(collector_of(*words).actor, CompiledActor)
+
+
+def test_images_have_their_actor(collector_of):
+    gym.register("Pixels-v0", Pixels, max_episode_steps=20)
+    collector = collector_of("policy=dqn", "env=gym", "env.id=Pixels-v0", "torso=mlp")
+    assert collector.policy.kernel is not None
+    assert not isinstance(collector.actor, CompiledActor)
