@@ -153,7 +153,7 @@ ROWS = {
     ),
     "mountaincar_dqn": Row("experiment=zoo_dqn_mountaincar", ">= -100.8, rl-zoo3"),
     "mountaincar_qrdqn": Row(
-        "experiment=zoo_dqn_mountaincar policy=qrdqn policy.atoms=25 policy.target_tau=0.01",
+        "experiment=zoo_dqn_mountaincar policy=qrdqn policy.atoms=25 torso.layer_norm=true",
         ">= -106, rl-zoo3",
     ),
     "lunarlander_dqn": Row(
