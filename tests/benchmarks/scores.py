@@ -164,7 +164,8 @@ ROWS = {
         ">= 265.9, SLM-Lab", steps=300_000, needs="box2d",
     ),
     "acrobot_qrdqn": Row(
-        f"policy=qrdqn env=acrobot {ACROBOT}", ">= -69.1, rl-zoo3", steps=100_000
+        f"policy=qrdqn env=acrobot {ACROBOT} learner.replay_ratio=192",
+        ">= -69.1, rl-zoo3", steps=100_000,
     ),
     # on-policy
     "cartpole_ppo": Row("policy=ppo env=cartpole", ">= 475", steps=100_000),
