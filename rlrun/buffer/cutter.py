@@ -1,4 +1,4 @@
-"""How the episodes of a column are cut into windows, whose positions ``replay`` describes."""
+"""The cut of episodes into windows, whose positions ``replay`` describes."""
 
 from typing import Any
 
