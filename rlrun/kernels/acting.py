@@ -207,7 +207,8 @@ class CompiledActor:
                 seen, epsilon = (noised, *past), explore * (k % 2)
                 actor.generator, other = copy.deepcopy(generator), copy.deepcopy(generator)
                 want, out = actor.act(*seen, explore=epsilon), self._act(seen, epsilon, other)
-                same = self._are_equal(out, want)
+                same = np.isclose(out.action, want.action, 1e-4, 1e-4, equal_nan=True)
+                same = same.reshape(columns, -1).all(-1)
                 different += int(np.count_nonzero(~same))
                 near = 1e-3 + 1e-5 * np.abs(actor.outputs).max()
                 if not (
@@ -228,13 +229,3 @@ class CompiledActor:
             "collector: the compiled actions are not those of this policy; its actor is used"
         )
         return False
-
-    def _are_equal(self, out: Act, want: Act) -> np.ndarray:
-        """Return which of E actions are equal, of a Box up to rounding of the network's outputs."""
-        near = np.zeros(1)
-        if self.box is not None:
-            _, middle, half_width, _, _ = self.box
-            near = 1e-4 * (1 + half_width) + 1e-6 * np.abs(middle)
-        x, y = (act.action.reshape(self.columns, -1) for act in (out, want))
-        equal: np.ndarray = np.isclose(x, y, 1e-4, near, equal_nan=True).all(-1)
-        return equal

@@ -3,7 +3,7 @@
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
 from rlrun.jit import COMPILED
 from rlrun.kernels.acting import CompiledActor
@@ -61,21 +61,30 @@ def test_actions_do_not_change_before_the_next_refresh(collector_of):
     assert not np.array_equal(log_prob(), before)
 
 
+def negated(self, outputs, obs, explore, choose):
+    return choose(self, -outputs, obs, explore)
+
+
+def drawing_more(self, outputs, obs, explore, choose):
+    chosen = choose(self, outputs, obs, explore)
+    self.generator.random()
+    return chosen
+
+
+@pytest.mark.parametrize("edit", [negated, drawing_more])
 @pytest.mark.parametrize("actor", [OnPolicyActor, ValueActor])
 @pytest.mark.parametrize("columns", [1, 5])
-def test_an_edited_actor_acts(actor, columns, collector_of, monkeypatch, caplog):
-    """Also with a first observation of zeros and while all actions are random."""
+def test_an_edited_actor_acts(edit, actor, columns, collector_of, monkeypatch, caplog):
+    """Also with a first observation of zeros, no biases, and while all actions are random."""
     choose = actor.choose
-
-    def other(self, outputs, obs, explore):
-        return choose(self, -outputs, obs, explore)
-
-    monkeypatch.setattr(actor, "choose", other)
+    monkeypatch.setattr(actor, "choose", lambda self, *row: edit(self, *row, choose))
     policy = "ppo" if actor is OnPolicyActor else "dqn"
     words = f"policy={policy}", "env=tmaze", f"collector.num_envs={columns}", "explore=none"
     ours, text = (collector_of(*words[: 3 + (policy == "dqn")]) for _ in range(2))
     text.actor = text.actor.actor
     for collector in (ours, text):
+        weights = collector.policy.weights()
+        collector.policy.load({n: 0 * x if "bias" in n else x for n, x in weights.items()})
         collector.obs = np.zeros_like(collector.obs)
         collector.explore = lambda env_steps: np.ones(columns)
         collector.collect()
@@ -103,17 +112,19 @@ def test_bounds_of_any_size(high, collector_of):
         assert actor.agrees
 
 
-class Pixels(gym.Env):
-    """A grey picture of numbers from 0 to 255 as float32."""
+class Constant(gym.Env):
+    """Shows the same numbers in every row."""
 
-    observation_space, action_space = Box(0, 255, (40, 40), np.float32), Discrete(3)
+    def __init__(self, shape, high, choices):
+        self.observation_space = Box(0, high, shape, np.float32)
+        self.action_space = MultiDiscrete(choices) if len(choices) > 1 else Discrete(choices[0])
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        return np.full((40, 40), 9, np.float32), {}
+        return np.ones(self.observation_space.shape, np.float32), {}
 
     def step(self, action):
-        return np.full((40, 40), 9, np.float32), 0.0, False, False, {}
+        return np.ones(self.observation_space.shape, np.float32), 0.0, False, False, {}
 
 
 @pytest.mark.parametrize(
@@ -126,8 +137,15 @@ def test_other_settings_have_their_actor(words, collector_of):
     assert not isinstance(collector_of(*words).actor, CompiledActor)
 
 
-def test_images_have_their_actor(collector_of):
-    gym.register("Pixels-v0", Pixels, max_episode_steps=20)
-    collector = collector_of("policy=dqn", "env=gym", "env.id=Pixels-v0", "torso=mlp")
+@pytest.mark.parametrize(
+    ("policy", "kwargs"),
+    [("dqn", {"shape": (40, 40), "high": 255, "choices": [3]}),
+     ("ppo", {"shape": (4,), "high": 1, "choices": [2, 3]})],
+    ids=["image", "two choices"],
+)  # fmt: skip
+def test_spaces_that_need_the_actor(policy, kwargs, collector_of):
+    env_id = f"Constant-{policy}-v0"
+    gym.register(env_id, Constant, max_episode_steps=20, kwargs=kwargs)
+    collector = collector_of(f"policy={policy}", "env=gym", f"env.id={env_id}", "torso=mlp")
     assert collector.policy.kernel is not None
     assert not isinstance(collector.actor, CompiledActor)

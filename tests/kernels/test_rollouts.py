@@ -111,15 +111,17 @@ def test_another_environment_is_found(collector_of, monkeypatch, caplog):
     assert len(caplog.messages) == 1
 
 
-def test_another_actor_is_found(collector_of, monkeypatch, caplog):
+@pytest.mark.parametrize("epsilon", [0, 1])
+def test_another_actor_is_found(epsilon, collector_of, monkeypatch, caplog):
+    """Also while the actions of the run's first rows are all random."""
     collector = collector_of("policy=pqn")
-    act = type(collector.actor).choose
+    choose = type(collector.actor).choose
 
     def other(self, outputs, obs, explore):
-        action, extras = act(self, outputs, obs, explore)
-        return 1 - action, extras
+        return choose(self, -outputs, obs, explore)
 
     monkeypatch.setattr(type(collector.actor), "choose", other)
+    collector.explore = lambda env_steps: np.full(collector.num_envs, float(epsilon))
     collector.collect()
     assert collector.seconds["act"] > 0
     assert len(caplog.messages) == 1
