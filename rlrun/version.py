@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 COMMIT = "commit.txt"  # beside this file in wheels and sdists
-_GIT_SECONDS = 2.0
+GIT_SECONDS = 2.0
 _PACKAGES = {"numpy": "numpy", "gymnasium": "gymnasium", "hydra": "hydra-core"}
 
 
@@ -23,25 +23,25 @@ def commit(root: Path) -> str | None:
     ``-dirty`` is appended if files were changed. None: unknown.
     """
     if (root / ".git").exists():
-        return _described(root)
+        names = ("describe", "--always", "--dirty", "--abbrev=10", "--exclude=*")
+        return (git(root, *names) or "").strip() or None
     try:
         return (root / "rlrun" / COMMIT).read_text("ascii").strip() or None
     except (OSError, ValueError):
         return None
 
 
-def _described(root: Path) -> str | None:
-    """Return git's name of the checked-out commit, or None if there is no git, or it is slow."""
-    names = ("describe", "--always", "--dirty", "--abbrev=10", "--exclude=*")
+def git(directory: Path, *words: str) -> str | None:
+    """Return git's answer in ``directory``; None: there is none, no git, or it is slow."""
     env = {name: text for name, text in os.environ.items() if not name.startswith("GIT_")}
     try:
         done = subprocess.run(
-            ["git", "-C", str(root), *names], capture_output=True, text=True, errors="replace",
-            timeout=_GIT_SECONDS, env={**env, "GIT_OPTIONAL_LOCKS": "0"}, check=False,
+            ["git", "-C", str(directory), *words], capture_output=True, text=True, errors="replace",
+            timeout=GIT_SECONDS, env={**env, "GIT_OPTIONAL_LOCKS": "0"}, check=False,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip() or None if done.returncode == 0 else None
+    return done.stdout if done.returncode == 0 else None
 
 
 def torch_version() -> str | None:

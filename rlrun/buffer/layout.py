@@ -14,6 +14,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.vector.utils import create_empty_array
 
 from rlrun.errors import ConfigError, ResourceError, StorageError
 from rlrun.functional.recorded import RowSpaces
@@ -323,17 +324,9 @@ def row_of(
         agents = obs.num_agents
         specs = tree_map(lambda spec: replace(spec, shape=(agents, *spec.shape)), specs)
     spaces = RowSpaces(obs, action, config.policy.masks)
-    return Row(_blocks(obs), number, extras, specs, spaces)
-
-
-def _blocks(space: gym.Space[Any]) -> Tree:
-    match space:
-        case gym.spaces.Dict():
-            return {name: _blocks(s) for name, s in space.spaces.items()}
-        case gym.spaces.Tuple():
-            return tuple(_blocks(s) for s in space.spaces)
-        case _:
-            return ArraySpec(space.shape or (), np.dtype(space.dtype or np.int64))
+    example = create_empty_array(obs, 1)
+    blocks = tree_map(lambda x: ArraySpec(x.shape[1:], x.dtype), example)
+    return Row(blocks, number, extras, specs, spaces)
 
 
 def make_layout(

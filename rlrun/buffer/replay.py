@@ -260,10 +260,6 @@ class WindowTable:
 
     # -- checks, checkpoints -----------------------------------------------------------------------
 
-    def arrays(self) -> list[np.ndarray]:
-        """Return every array owned except ``recent`` (S rows of states)."""
-        return [self.lines, self.alive, *self.state_leaves]
-
     def check(self) -> str | None:
         """Return a broken invariant, or None."""
         ring, slots = self.ring, np.flatnonzero(self.alive)
@@ -371,12 +367,6 @@ class Replay:
     def __len__(self) -> int:
         """Return the number of windows that can be sampled."""
         return self.windows.live
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays owned: ``layout.nbytes`` and the compressed blocks."""
-        arrays = [*self.ring.memory(), *self.windows.arrays(), *self.sampler.arrays()]
-        return sum(int(a.nbytes) for a in arrays) + sum(b.coded for b in self.ring.blocks)
 
     # -- writing -----------------------------------------------------------------------------------
 

@@ -180,11 +180,6 @@ class Ring:
         flags = self.flags[self.cells(row, column)]
         return [flags & bit > 0 for bit in (FIRST, TERMINATED, TRUNCATED, VALID)]
 
-    def memory(self) -> list[Any]:
-        """Return every array and tensor owned."""
-        stored = [x.open if isinstance(x, CompressedRows) else x.array for x in self.stores]
-        return [*stored, *self.host.values()]
-
     def write(self, chunk: Chunk, arrays: list[np.ndarray]) -> None:
         """Append T < rows rows of every column and the observation after them, without their flags.
 

@@ -12,7 +12,7 @@ from rlrun.buffer import saved
 from rlrun.buffer.mixed import join
 from rlrun.errors import CheckpointError
 from rlrun.functional.recorded import RowSpaces
-from rlrun.types import Chunk, Sample, Segment, Tree, tree_leaves, tree_map
+from rlrun.types import Chunk, Sample, Segment, Tree, tree_map
 
 _ENDS = ("obs", "first")  # have one entry more, after the last row
 _ZEROED = ("first", "reward", "terminated", "truncated", "valid")  # in padding
@@ -67,17 +67,6 @@ class Rollout(_Unmeasured):
     def __len__(self) -> int:
         """Return the number of rows stored in every column."""
         return self.filled
-
-    @property
-    def full(self) -> bool:
-        """Return whether no row is free."""
-        return self.filled == self.rows
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays owned."""
-        trees = (self.ends, self.steps, self.past, self.previous)
-        return sum(x.nbytes for x in tree_leaves(trees))
 
     def add(self, rows: Chunk | Segment) -> np.ndarray:
         """Append a copy of collected rows and return the keys of the columns.

@@ -72,10 +72,6 @@ class Uniform:
         """Return a broken invariant, or None. ``live``: the slots of the stored windows."""
         return None
 
-    def arrays(self) -> list[np.ndarray]:
-        """Return every array owned."""
-        return []
-
     def state_dict(self) -> dict[str, Any]:
         return {"rng": self.generator.bit_generator.state}
 
@@ -219,9 +215,6 @@ class Proportional(Prioritized):
         if not np.allclose(leaves[live], self.raw[live].astype(float) ** self.alpha, rtol=1e-12):
             return "a leaf differs from p^alpha"
         return self.sum_tree.check()
-
-    def arrays(self) -> list[np.ndarray]:
-        return [self.raw, self.sum_tree.nodes]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the priorities of live slots and a bit per slot, small while few are live."""
@@ -383,9 +376,6 @@ class Rank(Prioritized):
         if not np.array_equal(self.order[self.position[live]], live):
             return "a position is not where its slot has its rank"
         return super().check(live)
-
-    def arrays(self) -> list[np.ndarray]:
-        return [self.order, self.position, self.raw, self.cdf]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state with the order, on which ranks depend until the next sort."""

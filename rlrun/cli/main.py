@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 _HELP = ("-h", "--help", "-hh")
 _QUIET = ("-q", "--quiet")
-_BESIDE_HELP = (*_HELP, *_QUIET, "-m", "--multirun")
+_MULTIRUN = {"-m", "--multirun"}
+_BESIDE_HELP = (*_HELP, *_QUIET, *_MULTIRUN)
+_OTHERS = ("-c", "--cfg", "-i", "--info", "-p", "--hydra", "hydra/launcher=")  # no pool of ours
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -120,11 +122,15 @@ def _print(text: str, *, end: str = "\n") -> int:
 
 def _train(argv: list[str]) -> Callable[[], int]:
     """Return a function for overrides: a run, a sweep, or output of Hydra. Raises: RlrunError."""
+    words = [word for word in argv if word not in _QUIET]
+    quiet = len(words) < len(argv)
+    if _MULTIRUN & {*words} and not any(word.startswith(_OTHERS) for word in words):
+        from rlrun.sweeps.pool import begin_server
+
+        begin_server()
     from rlrun.cli.run import new_run, read_line
     from rlrun.config import Composer
 
-    words = [word for word in argv if word not in _QUIET]
-    quiet = len(words) < len(argv)
     if any(word.startswith("-") for word in words):
         return _with_flags(words, quiet=quiet)
     line = read_line(Composer(), words, quiet=quiet)

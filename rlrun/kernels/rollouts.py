@@ -491,7 +491,7 @@ class CompiledRollout:
 
         Both act on copies with the same random numbers, so the comparison has no other effect.
         """
-        epsilon = epsilon * (np.arange(self.columns) % 2)  # greedy actions, too
+        epsilon = np.where(np.arange(self.columns) % 2, epsilon, F(0))  # greedy actions, too
         actor, task, twin = collector.actor, self.task, self.task.twin()
         before = copy.deepcopy(actor.generator)
         rows = {

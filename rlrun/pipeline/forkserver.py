@@ -13,18 +13,12 @@ from multiprocessing import resource_tracker
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP]
 
 
-def start_method() -> str:
-    """Return ``forkserver`` or ``spawn``. A fork would copy locks that torch's threads may hold."""
-    return "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-
-
 def start_forkserver() -> None:
     """Start the process from which collectors are forked. It imports torch and rlrun.
 
-    It must have one thread, which holds as long as ``import torch`` starts none.
+    A fork of the main process would copy locks that torch's threads may hold. The new process must
+    have one thread, which holds as long as ``import torch`` starts none.
     """
-    if start_method() != "forkserver":
-        return
     from multiprocessing import forkserver
 
     multiprocessing.set_forkserver_preload(["rlrun.run.build", "rlrun.pipeline.overlapped"])

@@ -28,7 +28,7 @@ from rlrun.pipeline.collector import (
     Collector,
     loaded_stats,
 )
-from rlrun.pipeline.forkserver import SIGNALS, signals_blocked, start_method
+from rlrun.pipeline.forkserver import SIGNALS, signals_blocked
 from rlrun.pipeline.transport import CollectorSide, LearnerSide, wait_for_answer
 from rlrun.trust import fault_of_users, trust_only, trusted
 from rlrun.types import Chunk, Counters, Policy, tree_leaves
@@ -133,7 +133,7 @@ class CollectorProcess:
         ``check``: applied to received rows. ``max_seconds``: longest wait for a chunk; None: no
         limit.
         """
-        context: Any = multiprocessing.get_context(start_method())
+        context: Any = multiprocessing.get_context("forkserver")
         self.max_seconds, self.check = max_seconds, check
         self.stop: Callable[[], bool] = lambda: False  # called while waiting for a chunk
         self.policy, self.transport, self.in_flight, self.env_steps = policy, transport, False, 0

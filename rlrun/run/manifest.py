@@ -8,11 +8,12 @@ import json
 import os
 import re
 import shutil
-import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from io import BufferedReader
+from collections.abc import Iterator, Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
+
+from safetensors import SafetensorError, deserialize
 
 from rlrun import __version__
 from rlrun.errors import CheckpointError, RlrunError
@@ -148,52 +149,23 @@ DTYPES = {  # safetensors' name -> torch's, and numpy's if it has the dtype
     "BF16": "bfloat16", "I32": "int32", "U32": "uint32", "F32": "float32", "I64": "int64",
     "U64": "uint64", "F64": "float64", "C64": "complex64",
 }  # fmt: skip
-_HEADER_BYTES = 1 << 27  # most bytes of a header
 
 
-ReadEntry = Callable[[Mapping[str, Any]], bytearray]
-"""entry of a header -> bytes of the tensor"""
-
-
-def read_header(file: BufferedReader) -> tuple[dict[str, Any], ReadEntry]:
-    """Return the entries of a safetensors file by name, and a function that reads an entry's bytes.
-
-    Raises: ValueError if the file is damaged, also by the function; OSError.
-    """
-    size = os.fstat(file.fileno()).st_size
-    (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\0"))
-    if length > min(size, _HEADER_BYTES):
-        raise ValueError(f"{file.name}: its header is damaged")
-    header: dict[str, Any] = json.loads(file.read(length))
-    header.pop("__metadata__", None)
-
-    def read(entry: Mapping[str, Any]) -> bytearray:
-        start, stop = entry["data_offsets"]
-        if not 0 <= start <= stop <= size - 8 - length:
-            raise ValueError(f"{file.name}: the place of a tensor is damaged")
-        content = bytearray(stop - start)
-        file.seek(8 + length + start)
-        file.readinto(content)
-        return content
-
-    return header, read
-
-
-def run_digest(metrics: Path, tensors: Iterable[tuple[str, str, Sequence[int], Any]]) -> str:
-    """Return the SHA-256 (hex) of the metrics file and the weights, equal for equal runs.
+def run_digest(metrics: Path, weights: Path) -> str:
+    """Return the SHA-256 (hex) of the files of metrics and weights, equal for equal runs.
 
     sha256(bytes of metrics.jsonl || for each name in sorted order: name as UTF-8, NUL, the dtype
     (torch.float32), NUL, the shape as JSON ([64, 4]), NUL, the elements' bytes, row-major).
-    ``tensors``: (name, dtype without "torch.", shape, bytes) of each, in that order.
 
-    Raises: OSError if the file cannot be read.
+    Raises: OSError if a file cannot be read, SafetensorError if the weights are damaged.
     """
     with metrics.open("rb") as file:
         total = hashlib.file_digest(file, "sha256")
-    for name, dtype, shape, content in tensors:
-        head = (name, f"torch.{dtype}", json.dumps(list(shape)))
+    read: Any = deserialize
+    for name, entry in sorted(read(weights.read_bytes()), key=itemgetter(0)):
+        head = (name, f"torch.{DTYPES[entry['dtype']]}", json.dumps(entry["shape"]))
         total.update(b"".join(part.encode() + b"\0" for part in head))
-        total.update(content)
+        total.update(entry["data"])
     return total.hexdigest()
 
 
@@ -219,7 +191,7 @@ def weights_entry(path: Path) -> dict[str, Any]:
 
 _DAMAGED = (  # errors of reading damaged or manipulated files
     AttributeError, KeyError, MemoryError, OSError, OverflowError, RecursionError, TypeError,
-    ValueError, struct.error, RlrunError,
+    ValueError, SafetensorError, RlrunError,
 )  # fmt: skip
 
 
@@ -301,7 +273,7 @@ class Report:
         digest = self.record.get("digest")
         if digest is not None and not self.problems:
             last = self.directory / "last.safetensors"
-            actual = self._try(METRICS, _digest, self.run_dir / METRICS, last)
+            actual = self._try(METRICS, run_digest, self.run_dir / METRICS, last)
             if actual is not None and actual != digest:
                 self.problems.append(f"{METRICS}: with the weights its sha256 is not the digest")
 
@@ -324,11 +296,3 @@ def _check_lines(path: Path) -> None:
     for number, raw in enumerate(files.read_lines(path), 1):
         if raw.endswith(b"\n") and not isinstance(json.loads(raw).get("env_steps"), int):
             raise ValueError(f"line {number} is not a record")
-
-
-def _digest(metrics: Path, weights: Path) -> str:
-    """Return the ``run_digest`` of files."""
-    with weights.open("rb") as file:
-        entries, read = read_header(file)
-        tensors = ((n, DTYPES[e["dtype"]], e["shape"], read(e)) for n, e in sorted(entries.items()))
-        return run_digest(metrics, tensors)

@@ -1,4 +1,4 @@
-"""The record of a run (run.json) and its digest."""
+"""The record of a run (run.json)."""
 
 import dataclasses
 import datetime
@@ -6,28 +6,22 @@ import errno
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn
-
-from torch import Tensor
 
 from rlrun import __version__, blas, errors
 from rlrun.log import Log
 from rlrun.pipeline.loop import Pipeline
 from rlrun.pipeline.parts import LoopProgress
 from rlrun.pipeline.stop import StopRequest
-from rlrun.run import manifest
 from rlrun.run.files import RECORD, read_record, replace_file, require_in_place, seal
-from rlrun.run.tensors import raw_bytes
-from rlrun.version import package_versions
+from rlrun.run.manifest import how_to_go_on
+from rlrun.version import git, package_versions
 
-GIT_SECONDS = 2.0
 _COMMIT = "# branch.oid "  # begins git's first line
 _NO_COMMIT = f"{_COMMIT}(initial)"
 BLOCK = 4096  # smallest allocation of a file system, in bytes
@@ -39,24 +33,12 @@ def git_state() -> dict[str, str | bool] | None:
     None if neither is in a repository, or git is missing or slow.
     """
     for directory in (Path(__file__).parent, Path.cwd()):
-        commit, *lines = _git_status(directory) or [_NO_COMMIT]
+        text = git(directory, "status", "--porcelain=v2", "--branch")
+        commit, *lines = text.splitlines() if text else [_NO_COMMIT]
         if commit != _NO_COMMIT:
             dirty = any(not line.startswith("#") for line in lines)
             return {"commit": commit.removeprefix(_COMMIT), "dirty": dirty}
     return None
-
-
-def _git_status(directory: Path) -> list[str]:
-    """Return git's lines of commit, branch and changes; none if there is no repository."""
-    words = "status", "--porcelain=v2", "--branch"
-    try:
-        result = subprocess.run(
-            ["git", "-C", str(directory), *words], capture_output=True, text=True,
-            errors="replace", timeout=GIT_SECONDS, env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return result.stdout.splitlines() if result.returncode == 0 else []
 
 
 @dataclass(slots=True)
@@ -138,22 +120,6 @@ class RunRecord:
             ) from e
 
 
-def run_digest(metrics: Path, weights: Mapping[str, Tensor]) -> str:
-    """Return ``rlrun.run.manifest.run_digest`` for weights in memory.
-
-    Raises: StorageError if the file cannot be read.
-    """
-    tensors = (
-        (name, str(x.dtype).removeprefix("torch."), x.shape, raw_bytes(x))
-        for name, x in sorted(weights.items())
-    )
-    fix = "check whether the run directory was moved or removed"
-    with errors.storage_errors(
-        f"{metrics}:", f"a run needs its metrics file; {fix}", "cannot be read"
-    ):
-        return manifest.run_digest(metrics, tensors)
-
-
 EVERY_SECONDS = 2.0  # between two writes
 
 
@@ -213,7 +179,7 @@ def end_at_once(
     with suppress(Exception):
         record.close(run_dir, "interrupted" if exit_code == 143 else "failed", exit_code)
     with suppress(OSError, ValueError):
-        text += manifest.how_to_go_on(run_dir)
+        text += how_to_go_on(run_dir)
         print(f"rlrun: error: {text}", file=sys.stderr, flush=True)
     os._exit(exit_code)
 
@@ -223,4 +189,4 @@ def raise_in_main_thread(stop: StopRequest, run_dir: Path, exit_code: int, text:
     if stop.error is not None:
         return
     kind = errors.EnvError if exit_code == errors.EnvError.exit_code else errors.Interrupted
-    stop.interrupt(kind(f"{text}{manifest.how_to_go_on(run_dir)}").with_code(exit_code))
+    stop.interrupt(kind(f"{text}{how_to_go_on(run_dir)}").with_code(exit_code))

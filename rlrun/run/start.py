@@ -17,7 +17,14 @@ from torch import Tensor
 from rlrun.buffer.mixed import Mixed
 from rlrun.buffer.replay import Replay
 from rlrun.config import check_precision
-from rlrun.errors import CheckpointError, ConfigError, Interrupted, RlrunError, StorageError
+from rlrun.errors import (
+    CheckpointError,
+    ConfigError,
+    Interrupted,
+    RlrunError,
+    StorageError,
+    storage_errors,
+)
 from rlrun.log import Log, final_line
 from rlrun.pipeline.loop import Pipeline, Result
 from rlrun.pipeline.parts import Profiler, time_table
@@ -37,7 +44,7 @@ from rlrun.run.files import (
     require_in_place,
 )
 from rlrun.run.hparams import final_metrics, policy_title, trial_of
-from rlrun.run.manifest import CHECKPOINTS, how_to_go_on, list_checkpoints
+from rlrun.run.manifest import CHECKPOINTS, METRICS, how_to_go_on, list_checkpoints, run_digest
 from rlrun.run.plan import Plan, make_plan
 from rlrun.run.precompile import compile_update
 from rlrun.run.record import (
@@ -46,7 +53,6 @@ from rlrun.run.record import (
     end_at_once,
     raise_in_main_thread,
     record_failure,
-    run_digest,
 )
 from rlrun.schema import Config
 from rlrun.schema.override import read_overrides
@@ -313,7 +319,10 @@ class _Run:
         """Close the record. Raises: Interrupted if a signal or the time limit ended the run."""
         record, run_dir, log, pipeline = self.record, self.run_dir, self.log, self.pipeline
         record.best_eval, record.eval = result.best, result.final
-        record.digest = run_digest(run_dir / "metrics.jsonl", pipeline.parts.policy.weights())
+        need = "a run needs its metrics and weights; check whether its directory was moved"
+        with storage_errors(f"{run_dir}:", need, "cannot be read"):
+            weights = run_dir / CHECKPOINTS / "last.safetensors"
+            record.digest = run_digest(run_dir / METRICS, weights)
         if result.stopped is not None:
             record.close(run_dir, "interrupted", result.stopped)
             saved = how_to_go_on(run_dir, "saved")

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from rlrun.run.manifest import DTYPES, read_header
+from rlrun.run.manifest import DTYPES
 
 Array: TypeAlias = Tensor | np.ndarray
 
@@ -114,13 +114,12 @@ def read_arrays(path: Path, name: str) -> dict[str, np.ndarray]:
 
     Raises: ValueError if the file does not hold them, OSError.
     """
-    arrays = {}
-    with path.open("rb") as file:
-        entries, read = read_header(file)
-        for suffix in ("", SIZES):
-            if (entry := entries.get(name + suffix)) is not None:
-                flat = np.frombuffer(read(entry), DTYPES[entry["dtype"]])
-                arrays[suffix] = flat.reshape(entry["shape"])
+    try:
+        with safe_open(path, framework="np") as file:
+            names = file.keys()
+            arrays = {x: file.get_tensor(name + x) for x in ("", SIZES) if name + x in names}
+    except SafetensorError as e:
+        raise ValueError(f"{path}: {e}") from e
     if "" not in arrays:
         raise ValueError(f"{path}: has no {name}")
     return arrays

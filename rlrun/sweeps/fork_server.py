@@ -25,6 +25,7 @@ import selectors
 import signal
 import sys
 import traceback
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -36,12 +37,14 @@ from rlrun.pipeline.forkserver import SIGNALS
 from rlrun.pipeline.stop import StopRequest
 
 _PRELOAD = (
-    *("rlrun.cli.run", "rlrun.config", "rlrun.run.start", "rlrun.run.evaluate"),
+    *("rlrun.cli.sweep", "rlrun.config", "rlrun.run.start", "rlrun.run.evaluate"),
     *("rlrun.log.tensorboard", "rlrun.log.loggers", "rlrun.reports.runs"),
     *("rlrun.dataset", "rlrun.env.classic", "rlrun.env.diagnostic.memory"),
     *("rlrun.video.files", "PIL.ImageDraw", "PIL.ImageFont", "PIL.ImageSequence"),
+    # these import what all others need
+    *(f"rlrun.policy.{name}" for name in ("r2d2", "dqn", "ppo", "sac")),
+    *(f"rlrun.kernels.{name}" for name in ("r2d2", "rollouts", "sac_td3")),
 )
-_POLICIES = ("r2d2", "dqn", "ppo", "sac")  # their modules import what all others need
 ASK = signal.SIGUSR2  # asks a job to save and end, however often it is sent
 _BUG = 9
 _PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
@@ -226,11 +229,14 @@ def preload() -> None:
     import torch
 
     torch.set_num_threads(1)
-    for name in (*_PRELOAD, *(f"rlrun.policy.{policy}" for policy in _POLICIES)):
+    for name in _PRELOAD:
         import_module(name)
     import_module("PIL.Image").preinit()  # plugins that the first picture imports
     import_module("rlrun.config").Composer()  # Hydra's plugins
     _preload_numba()
+    registry: Any = weakref.finalize
+    for finalizer in [*registry._registry]:  # of torch's libraries, 40 ms at the end of every job
+        finalizer.atexit = False
     gc.collect()
     gc.freeze()  # a collection in a job would copy all pages of what was imported
     gc.enable()

@@ -1,5 +1,6 @@
 """A pool of job processes, forked from one server, and the cores it may divide. Torch-free."""
 
+import atexit
 import json
 import os
 import re
@@ -24,6 +25,41 @@ SETTLE_SECONDS = 0.5  # by then a signal to all processes has reached the jobs
 MAIN = "rlrun.cli.main:main"
 _SERVER = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); " \
     "from rlrun.sweeps.fork_server import main; main(sys.argv)"  # fmt: skip
+
+
+_Call = tuple[str, dict[str, str]]  # sys.path as JSON, and environment variables of a server
+_begun: list[tuple[_Call, "subprocess.Popen[bytes]"]] = []
+
+
+def begin_server() -> None:
+    """Start the server of the first pool, which imports torch while a sweep is composed.
+
+    It ends with this process if no pool takes it.
+    """
+    call = _server_call(os.environ)
+    _begun.append((call, _server(call)))
+    atexit.register(_end_begun)
+
+
+def _end_begun() -> None:
+    while _begun:
+        with _begun.pop()[1] as server:
+            server.kill()
+
+
+def _server_call(variables: Mapping[str, str]) -> _Call:
+    return json.dumps(sys.path), {**variables, "OPENBLAS_NUM_THREADS": "1"}
+
+
+def _server(call: _Call) -> "subprocess.Popen[bytes]":
+    path, variables = call
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", _SERVER, path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=variables,
+        start_new_session=True,
+    )
 
 
 class Job:
@@ -72,6 +108,7 @@ class Pool:
         self.queue: deque[Job] = deque()
         self.running: dict[int, Job] = {}
         self._server: subprocess.Popen[bytes] | None = None
+        self._later: dict[str, str] = {}  # environment variables set since the server began
         self._ended: list[Job] = []
         self._count, self._buffer = 0, b""
         self._has_replied = False  # whether the present server has replied
@@ -190,22 +227,20 @@ class Pool:
         os._exit(128 + number)
 
     def _start_server(self) -> None:
-        variables = os.environ if self._env is None else self._env
-        env = {**variables, "OPENBLAS_NUM_THREADS": "1"}
+        call = _server_call(os.environ if self._env is None else self._env)
         self._buffer, self._has_replied = b"", False
-        self._server = subprocess.Popen(
-            [sys.executable, "-P", "-c", _SERVER, json.dumps(sys.path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=env,
-            start_new_session=True,
-        )
+        if _begun and _begun[0][0][0] == call[0] and _begun[0][0][1].keys() <= call[1].keys():
+            (_, earlier), self._server = _begun.pop()
+            self._later = {name: x for name, x in call[1].items() if x != earlier.get(name)}
+        else:
+            self._server, self._later = _server(call), {}
 
     def _fill(self) -> None:
         while self.queue and len(self.running) < self.workers:
             job = self.queue.popleft()
             self.running[job.num] = job
-            self._send(job=job.num, **job.request)
+            variables = {"env": self._later | job.request.get("env", {})}
+            self._send(job=job.num, **job.request | variables)
 
     def _send(self, **request: Any) -> None:
         if self._server is None:

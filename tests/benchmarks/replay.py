@@ -319,7 +319,7 @@ def memory_of(kind: str, rows: int) -> dict[str, float]:
     before = resident()
     full = filled(kind, rows)
     gc.collect()
-    return {"resident": (resident() - before) / rows, "arrays": full.replay.nbytes / rows}
+    return {"resident": (resident() - before) / rows, "arrays": full.replay.layout.nbytes / rows}
 
 
 def memory_rows(kind: str, own: dict[str, float], peers: Peers, rows: int) -> list[Row]:

@@ -277,7 +277,7 @@ def test_frames_are_stored_once():
     s = Setup(window=Window(0, 1, 1), slack=30, stack=4)
     one = replace(s, stack=1, slack=32)
     assert s.rows == one.rows
-    assert Pair(s).replay.nbytes == Pair(one).replay.nbytes
+    assert Pair(s).replay.layout.nbytes == Pair(one).replay.layout.nbytes
 
 
 def test_histories_are_stacked_too():

@@ -32,9 +32,8 @@ def test_rows_come_out_whole_then_the_rollout_is_empty():
     whole = stream()
     rollout = Rollout(whole, rows=24)
     for start, stop in ((0, 7), (7, 8), (8, 24)):
-        assert not rollout.full
+        assert len(rollout) == start
         rollout.add(part(whole, start, stop))
-    assert rollout.full
     sample = rollout.take(99)
     assert sample.env_steps == 99
     assert same(sample.segment, part(whole, 0, 24))
@@ -52,15 +51,6 @@ def test_too_many_rows_are_refused_and_nothing_is_lost():
     with pytest.raises(ValueError, match=r"4 .*10"):
         rollout.add(part(whole, 6, 11))
     assert same(rollout.take(0).segment, part(whole, 0, 6))
-
-
-def test_bytes_are_those_of_the_rows():
-    whole = stream()
-    row = 3 * 4 + 1 + 8 + 4 + 3 + 4 + 2 * 4  # obs, first, action, reward, flags, log_prob, states
-    previous = 8 + 4  # action and reward of the row before
-    assert Rollout(whole, rows=9).nbytes == 2 * (9 * row + 3 * 4 + 1 + previous)
-    three = Rollout(whole, rows=9, stack=3).nbytes
-    assert three == Rollout(whole, rows=9).nbytes + 2 * 2 * (3 * 4 + 1)
 
 
 def test_previous_action_and_reward_are_those_of_the_row_before():

@@ -15,7 +15,6 @@ import pytest
 from rlrun.errors import CheckpointError, EnvError
 from rlrun.pipeline import overlapped as process_module
 from rlrun.pipeline.collector import ChunkInterrupted
-from rlrun.pipeline.forkserver import start_method
 from rlrun.pipeline.overlapped import CollectedChunk, CollectorProcess
 from rlrun.pipeline.transport import make_collector_side, make_learner_side
 from rlrun.run import build
@@ -298,7 +297,6 @@ def test_a_signal_while_the_process_starts_is_a_request_to_stop(tmp_path):
     assert f"rlrun resume {tmp_path}/run" in done.stderr
 
 
-@pytest.mark.skipif(start_method() != "forkserver", reason="nothing to warm without forks")
 def test_a_warmed_start_forks_from_a_process_that_has_torch_and_one_thread(tmp_path):
     """Before the main process imports torch; the fork server ignores signals."""
     code = (

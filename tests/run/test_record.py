@@ -15,13 +15,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 
+from rlrun import version
 from rlrun.cli.main import main
 from rlrun.errors import CheckpointError, ConfigError, LockedError, StorageError
 from rlrun.pipeline.parts import LoopProgress
 from rlrun.run import record as run_record
 from rlrun.run.files import lock_run_dir
-from rlrun.run.record import RunRecord, run_digest
+from rlrun.run.manifest import run_digest
+from rlrun.run.record import RunRecord
+from rlrun.run.tensors import write_tensors
 from rlrun.types import Counters
 from tests.pipeline.make import on_steps
 
@@ -125,7 +129,7 @@ def test_a_directory_that_is_no_run_directory_is_a_config_error(tmp_path):
 
 def test_git_commit_and_dirty_flag_or_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(run_record, "__file__", str(tmp_path / "elsewhere" / "rundir.py"))
-    monkeypatch.setattr(run_record, "GIT_SECONDS", 60.0)
+    monkeypatch.setattr(version, "GIT_SECONDS", 60.0)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     monkeypatch.chdir(tmp_path)
     assert run_record.git_state() is None
@@ -142,15 +146,21 @@ def test_git_commit_and_dirty_flag_or_nothing(tmp_path, monkeypatch):
     assert found["dirty"] is False
     (tmp_path / "new.py").touch()
     assert run_record.git_state()["dirty"] is True
-    monkeypatch.setattr(run_record, "GIT_SECONDS", 0.0)
+    monkeypatch.setattr(version, "GIT_SECONDS", 0.0)
     assert run_record.git_state() is None
     monkeypatch.setenv("PATH", "")
     assert run_record.git_state() is None
 
 
 def test_the_digest_follows_its_docstring(tmp_path):
-    metrics = tmp_path / "metrics.jsonl"
+    metrics, file = tmp_path / "metrics.jsonl", tmp_path / "last.safetensors"
     metrics.write_bytes(b'{"env_steps": 1}\n')
+
+    def digest(tensors):
+        file.unlink(missing_ok=True)
+        write_tensors(file, tensors, {})
+        return run_digest(metrics, file)
+
     weights = {"b": torch.tensor([[1.0, 2.0]]), "a": torch.tensor(True)}
     expected = hashlib.sha256(
         b'{"env_steps": 1}\n'
@@ -158,10 +168,10 @@ def test_the_digest_follows_its_docstring(tmp_path):
         + b"b\0torch.float32\0[1, 2]\0"
         + b"\0\0\x80?\0\0\0@"
     ).hexdigest()
-    assert run_digest(metrics, weights) == expected
-    assert run_digest(metrics, dict(reversed(weights.items()))) == expected
+    assert digest(weights) == expected
+    assert digest(dict(reversed(weights.items()))) == expected
     strided = {**weights, "b": torch.tensor([[1.0, 9.0], [2.0, 9.0]])[:, 0][None]}
-    assert run_digest(metrics, strided) == expected
+    assert digest(strided) == expected
     others = [
         {**weights, "b": torch.tensor([1.0, 2.0])},
         {**weights, "b": torch.tensor([[1.0, 2.0]], dtype=torch.float64)},
@@ -169,11 +179,12 @@ def test_the_digest_follows_its_docstring(tmp_path):
         {"b": weights["b"]},
         {"b": weights["b"], "c": weights["a"]},
     ]
-    assert len({expected, *(run_digest(metrics, other) for other in others)}) == 6
+    assert len({expected, *map(digest, others)}) == 6
     metrics.write_bytes(b'{"env_steps": 2}\n')
-    assert run_digest(metrics, weights) != expected
-    with pytest.raises(StorageError):
-        run_digest(tmp_path / "gone", weights)
+    assert digest(weights) != expected
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(SafetensorError):
+        run_digest(metrics, file)
 
 
 def test_a_locked_directory_is_refused_and_free_afterwards(tmp_path):

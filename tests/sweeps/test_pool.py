@@ -15,7 +15,7 @@ from rlrun.cli.main import main
 from rlrun.errors import ResourceError
 from rlrun.run.files import read_record
 from rlrun.sweeps import pool as pool_module
-from rlrun.sweeps.pool import Pool
+from rlrun.sweeps.pool import CORES, Pool, begin_server
 from tests.sweeps.jobs import finish, start
 from tests.waiting import is_running, wait_until
 
@@ -90,6 +90,42 @@ def test_a_killed_server_is_replaced(bare, tmp_path):
         assert finish(pool, job) == [-signal.SIGKILL]
         wait_until(lambda: not is_running(pid))  # no job runs on that nobody knows
         assert finish(pool, start(pool, tmp_path, "succeed")) == [0]
+
+
+def test_a_server_begun_early_serves_the_first_pool(bare, tmp_path, monkeypatch):
+    """Its jobs have variables that were set later; one with others than the pool's is not used."""
+    monkeypatch.setattr(pool_module, "_begun", [])
+    begin_server()
+    server = pool_module._begun[0][1]
+    monkeypatch.setenv(CORES, "4")
+    with Pool(1) as pool, Pool(1) as second:
+        assert pool._server is server
+        assert finish(pool, start(pool, tmp_path, "cores")) == [4]
+        assert finish(pool, start(pool, tmp_path, "cores", threads=3)) == [3]
+        assert finish(second, start(second, tmp_path, "cores")) == [4]
+    begin_server()
+    with Pool(1, env={}) as other:
+        assert other._server is not pool_module._begun[0][1]
+    unused = pool_module._begun[0][1]
+    pool_module._end_begun()
+    assert unused.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("words", "begins"),
+    [
+        (["-m", "policy=dqn", "seed=0,1"], True),
+        (["--multirun", "--config-dir=conf", "policy=dqn"], True),
+        (["policy=dqn", "-m", "--cfg", "job"], False),
+        (["-m", "hydra/launcher=basic", "policy=dqn"], False),
+        (["policy=dqn"], False),
+    ],
+)
+def test_which_command_lines_begin_a_server(words, begins, monkeypatch, capsys):
+    begun = []
+    monkeypatch.setattr(pool_module, "begin_server", lambda: begun.append(1))
+    assert main([*words, "no_such_key=1"]) == 2
+    assert begun == [1] * begins
 
 
 def test_a_server_killed_while_idle_is_replaced(bare, tmp_path):
