@@ -43,6 +43,7 @@ from rlrun.schema.override import Override, keys_of, read_overrides
 from rlrun.schema.studies import MOST_WORKERS, RayLauncherConfig, SeedsConfig
 from rlrun.sweeps import seeds
 from rlrun.sweeps.launcher import Task, default_workers, divide_cores, run_tasks, workers_on_ray
+from rlrun.sweeps.pool import end_server
 from rlrun.sweeps.record import (
     JobRecord,
     SweepRecord,
@@ -371,6 +372,8 @@ def start_sweep(
     """
     composer, exact = line.composer, line.sweep_dir is not None
     cfg = composer.compose(_silent(line), sweep=True)
+    if _target(cfg) != _LOCAL:
+        end_server()
     path = sweep_directory(line, cfg)
     sweep = Sweep(line, cfg, path, SweepRecord([], ray=_read_ray(cfg)), [])
     is_new, same_threads = not (exact and is_sweep(path)), jobs is not None

@@ -32,16 +32,15 @@ _begun: list[tuple[_Call, "subprocess.Popen[bytes]"]] = []
 
 
 def begin_server() -> None:
-    """Start the server of the first pool, which imports torch while a sweep is composed.
-
-    It ends with this process if no pool takes it.
-    """
-    call = _server_call(os.environ)
-    _begun.append((call, _server(call)))
-    atexit.register(_end_begun)
+    """Start the server of the first pool, which imports torch while a sweep is composed."""
+    if not _begun:
+        call = _server_call(os.environ)
+        _begun.append((call, _server(call)))
+        atexit.register(end_server)
 
 
-def _end_begun() -> None:
+def end_server() -> None:
+    """End the server that ``begin_server`` started, if no pool has taken it."""
     while _begun:
         with _begun.pop()[1] as server:
             server.kill()

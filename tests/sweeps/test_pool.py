@@ -15,7 +15,7 @@ from rlrun.cli.main import main
 from rlrun.errors import ResourceError
 from rlrun.run.files import read_record
 from rlrun.sweeps import pool as pool_module
-from rlrun.sweeps.pool import CORES, Pool, begin_server
+from rlrun.sweeps.pool import CORES, Pool, begin_server, end_server
 from tests.sweeps.jobs import finish, start
 from tests.waiting import is_running, wait_until
 
@@ -104,10 +104,12 @@ def test_a_server_begun_early_serves_the_first_pool(bare, tmp_path, monkeypatch)
         assert finish(pool, start(pool, tmp_path, "cores", threads=3)) == [3]
         assert finish(second, start(second, tmp_path, "cores")) == [4]
     begin_server()
+    begin_server()
+    assert len(pool_module._begun) == 1
     with Pool(1, env={}) as other:
         assert other._server is not pool_module._begun[0][1]
     unused = pool_module._begun[0][1]
-    pool_module._end_begun()
+    end_server()
     assert unused.returncode == -signal.SIGKILL
 
 
