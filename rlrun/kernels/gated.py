@@ -400,7 +400,7 @@ def unroll(memory: LSTM | GRU, x: Tensor, state: Tree, first: Tensor | None) -> 
 
     ``first`` bool [T, B]: the state before such a row is zero; None: there is no such row.
     """
-    resets = NO_ROWS if first is None else first.numpy()
+    resets = NO_ROWS if first is None else np.ascontiguousarray(first.numpy())
     apply: Any = _Unroll.apply
     weights, passes = memory.core.all_weights[0], GatedPasses(memory.core)
     assert {x.dtype, *(w.dtype for w in weights)} == {torch.float32}, "the loops' only type"

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from rlrun.jit import COMPILED
+from rlrun.kernels import gated
 from rlrun.kernels.gated import GatedPasses, unroll
 from rlrun.nets.actor_critic import unroll_episodes
 from rlrun.nets.memory.gated import GRU, LSTM
@@ -89,6 +90,21 @@ def test_updates_are_those_with_torchs_memory(words):
                 float(one.metrics[key]), float(value), rtol=1e-3, atol=1e-4, msg=key
             )
     assert ours.kernel is None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_columns_of_a_batch_need_no_other_compilation(name, monkeypatch):
+    numba = pytest.importorskip("numba")
+    memory, types, loop = make(name), set(), f"_{name}"
+    compiled = getattr(gated, loop)
+    monkeypatch.setattr(
+        gated, loop, lambda *given: types.add(numba.typeof(given)) or compiled(*given)
+    )
+    x, first = torch.randn(5, 6, FEATURES), torch.rand(5, 6) < 0.5
+    for columns in (slice(None), slice(0, 6, 2)):
+        part = x[:, columns].contiguous()
+        unroll(memory, part, state_of(memory, 4, part.shape[1]), first[:, columns])
+    assert len(types) == 1
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -5,6 +5,7 @@ import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
 from rlrun.jit import COMPILED
+from rlrun.kernels import rollouts
 from rlrun.types import tree_leaves
 
 pytestmark = pytest.mark.skipif(not COMPILED, reason="rollouts are compiled by numba")
@@ -72,6 +73,18 @@ def test_rows_are_those_of_the_collectors_own_loop(words, collector_of):
     assert ours.counters.episodes > 5
     assert len(acted[0]) < len(acted[1]) / 2, "those of the comparison, and of rows with resets"
     same_states(*(x.policy.generator.bit_generator.state for x in (ours, text)))
+
+
+@pytest.mark.parametrize("words", [("policy=ppo",), ("policy=pqn",)], ids=str)
+def test_the_comparison_and_the_rows_need_one_compilation(words, collector_of, monkeypatch):
+    numba = pytest.importorskip("numba")
+    collector, compiled, types = collector_of(*words), rollouts.rollout, set()
+    monkeypatch.setattr(
+        rollouts, "rollout", lambda *given: types.add(numba.typeof(given)) or compiled(*given)
+    )
+    collector.collect()
+    collector.collect()
+    assert len(types) == 1
 
 
 @pytest.mark.parametrize("name", ["ppo", "pqn"])
