@@ -14,6 +14,7 @@ from pathlib import Path
 
 COMMIT = "commit.txt"  # beside this file in wheels and sdists
 GIT_SECONDS = 2.0
+_OF_A_REPOSITORY = "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX"
 _PACKAGES = {"numpy": "numpy", "gymnasium": "gymnasium", "hydra": "hydra-core"}
 
 
@@ -33,7 +34,7 @@ def commit(root: Path) -> str | None:
 
 def git(directory: Path, *words: str) -> str | None:
     """Return git's answer in ``directory``; None: there is none, no git, or it is slow."""
-    env = {name: text for name, text in os.environ.items() if not name.startswith("GIT_")}
+    env = {name: text for name, text in os.environ.items() if name not in _OF_A_REPOSITORY}
     try:
         done = subprocess.run(
             ["git", "-C", str(directory), *words], capture_output=True, text=True, errors="replace",

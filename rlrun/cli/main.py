@@ -57,6 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         from rlrun.cli.error_report import exit_code
 
         code = exit_code(e, words=words)
+    finally:
+        if (pool := sys.modules.get("rlrun.sweeps.pool")) is not None:
+            pool.end_server()
     if argv is None:
         _leave(code)
     return code

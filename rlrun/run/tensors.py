@@ -115,7 +115,7 @@ def read_arrays(path: Path, name: str) -> dict[str, np.ndarray]:
     Raises: ValueError if the file does not hold them, OSError.
     """
     try:
-        with safe_open(path, framework="np") as file:
+        with path.open("rb"), safe_open(path, framework="np") as file:  # the first says why not
             names = file.keys()
             arrays = {x: file.get_tensor(name + x) for x in ("", SIZES) if name + x in names}
     except SafetensorError as e:

@@ -148,7 +148,7 @@ class Server:
             for number, handler in self._handlers.items():
                 signal.signal(number, handler)
             signal.signal(ASK, _stop_once)
-            _ask_when_parent_dies()
+            _signal_when_parent_dies(ASK)
             os.environ.update(request.get("env", {}))
             for handle in (*self._own, set_up):
                 os.close(handle)
@@ -176,10 +176,10 @@ def _stop_once(number: int, frame: FrameType | None) -> None:
         signal.raise_signal(signal.SIGTERM)
 
 
-def _ask_when_parent_dies() -> None:
-    """Let the kernel send ``ASK`` to this process when its server dies (Linux only)."""
+def _signal_when_parent_dies(number: int) -> None:
+    """Let the kernel send a signal to this process when its parent dies; 0: none (Linux only)."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(ASK))
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number))
 
 
 def _fork() -> int | None:
@@ -235,7 +235,7 @@ def preload() -> None:
     import_module("rlrun.config").Composer()  # Hydra's plugins
     _preload_numba()
     registry: Any = weakref.finalize
-    for finalizer in [*registry._registry]:  # of torch's libraries, 40 ms at the end of every job
+    for finalizer in [*registry._registry]:  # torch's and numba's, 40 ms at the end of every job
         finalizer.atexit = False
     gc.collect()
     gc.freeze()  # a collection in a job would copy all pages of what was imported
@@ -259,5 +259,10 @@ def main(argv: Sequence[str]) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # Ray's workers inherit a blocked SIGINT
     os.set_inheritable(requests, False)
     os.set_inheritable(replies, False)
+    if argv[2:]:  # begun by this parent while it composes a sweep, which a signal may end
+        _signal_when_parent_dies(signal.SIGKILL)
+        if os.getppid() != int(argv[2]):
+            return
     preload()
+    _signal_when_parent_dies(0)
     Server(requests, replies).serve()

@@ -1,6 +1,5 @@
 """A pool of job processes, forked from one server, and the cores it may divide. Torch-free."""
 
-import atexit
 import json
 import os
 import re
@@ -35,8 +34,7 @@ def begin_server() -> None:
     """Start the server of the first pool, which imports torch while a sweep is composed."""
     if not _begun:
         call = _server_call(os.environ)
-        _begun.append((call, _server(call)))
-        atexit.register(end_server)
+        _begun.append((call, _server(call, str(os.getpid()))))
 
 
 def end_server() -> None:
@@ -50,10 +48,10 @@ def _server_call(variables: Mapping[str, str]) -> _Call:
     return json.dumps(sys.path), {**variables, "OPENBLAS_NUM_THREADS": "1"}
 
 
-def _server(call: _Call) -> "subprocess.Popen[bytes]":
+def _server(call: _Call, *words: str) -> "subprocess.Popen[bytes]":
     path, variables = call
     return subprocess.Popen(
-        [sys.executable, "-P", "-c", _SERVER, path],
+        [sys.executable, "-P", "-c", _SERVER, path, *words],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=variables,
@@ -232,6 +230,7 @@ class Pool:
             (_, earlier), self._server = _begun.pop()
             self._later = {name: x for name, x in call[1].items() if x != earlier.get(name)}
         else:
+            end_server()
             self._server, self._later = _server(call), {}
 
     def _fill(self) -> None:

@@ -146,6 +146,8 @@ def test_git_commit_and_dirty_flag_or_nothing(tmp_path, monkeypatch):
     assert found["dirty"] is False
     (tmp_path / "new.py").touch()
     assert run_record.git_state()["dirty"] is True
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))  # as in a hook of another one
+    assert run_record.git_state()["commit"] == found["commit"]
     monkeypatch.setattr(version, "GIT_SECONDS", 0.0)
     assert run_record.git_state() is None
     monkeypatch.setenv("PATH", "")

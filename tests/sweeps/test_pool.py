@@ -15,7 +15,7 @@ from rlrun.cli.main import main
 from rlrun.errors import ResourceError
 from rlrun.run.files import read_record
 from rlrun.sweeps import pool as pool_module
-from rlrun.sweeps.pool import CORES, Pool, begin_server, end_server
+from rlrun.sweeps.pool import CORES, Pool, begin_server
 from tests.sweeps.jobs import finish, start
 from tests.waiting import is_running, wait_until
 
@@ -106,11 +106,11 @@ def test_a_server_begun_early_serves_the_first_pool(bare, tmp_path, monkeypatch)
     begin_server()
     begin_server()
     assert len(pool_module._begun) == 1
-    with Pool(1, env={}) as other:
-        assert other._server is not pool_module._begun[0][1]
     unused = pool_module._begun[0][1]
-    end_server()
-    assert unused.returncode == -signal.SIGKILL
+    with Pool(1, env={}) as other:
+        assert other._server is not unused
+        assert unused.returncode == -signal.SIGKILL
+    assert pool_module._begun == []
 
 
 @pytest.mark.parametrize(
@@ -128,6 +128,25 @@ def test_which_command_lines_begin_a_server(words, begins, monkeypatch, capsys):
     monkeypatch.setattr(pool_module, "begin_server", lambda: begun.append(1))
     assert main([*words, "no_such_key=1"]) == 2
     assert begun == [1] * begins
+
+
+def test_a_server_ends_with_the_sweep_that_is_composed(monkeypatch):
+    """However that ends, before the server has imported anything."""
+    stuck = BARE.replace("lambda: None", "lambda: __import__('time').sleep(300)")
+    monkeypatch.setattr(pool_module, "_SERVER", stuck)
+    monkeypatch.setattr(pool_module, "_begun", [])
+    begin_server()
+    server = pool_module._begun[0][1]
+    assert main(["-m", "policy=dqn", "no_such_key=1"]) == 2
+    assert server.returncode == -signal.SIGKILL
+    code = (
+        "import os, sys; from rlrun.sweeps import pool; "
+        f"pool._SERVER = {stuck!r}; pool.begin_server(); "
+        "print(pool._begun[0][1].pid, flush=True); os.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=False)
+    pid = int(done.stdout)
+    wait_until(lambda: not is_running(pid))
 
 
 def test_a_server_killed_while_idle_is_replaced(bare, tmp_path):
