@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from rlrun.cli import sweep
 from rlrun.cli.main import main
 from rlrun.errors import ResourceError
 from rlrun.run.files import read_record
@@ -128,6 +129,20 @@ def test_which_command_lines_begin_a_server(words, begins, monkeypatch, capsys):
     monkeypatch.setattr(pool_module, "begin_server", lambda: begun.append(1))
     assert main([*words, "no_such_key=1"]) == 2
     assert begun == [1] * begins
+
+
+def test_a_server_ends_before_the_jobs_of_another_launcher(bare, tmp_path, monkeypatch):
+    monkeypatch.setattr(pool_module, "_begun", [])
+    begun = []
+    monkeypatch.setattr(sweep, "_run_by_hydra", lambda _: begun.append([*pool_module._begun]))
+    begin_server()
+    words = ["-m", "hydra/launcher=basic", "policy=random", "seed=0,1", "-q"]
+    main([*words, f"sweep.dir={tmp_path / 'sweep'}"])
+    assert begun == [[]]
+
+
+def test_what_a_job_inherits_takes_no_time_at_its_end(pool, tmp_path):
+    assert finish(pool, start(pool, tmp_path, "finalizers")) == [0]
 
 
 def test_a_server_ends_with_the_sweep_that_is_composed(monkeypatch):
