@@ -8,13 +8,19 @@ import platform
 import re
 import subprocess
 from contextlib import suppress
+from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
+PACKAGE = Path(__file__).parent
 COMMIT = "commit.txt"  # beside this file in wheels and sdists
 GIT_SECONDS = 2.0
 _OF_A_REPOSITORY = "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX"
+_COMMIT = "# branch.oid "  # begins git's first line
+_NO_COMMIT = f"{_COMMIT}(initial)"
+_STATUS = "status", "--porcelain=v2", "--branch"
+_begun: list["subprocess.Popen[str] | None"] = []
 _PACKAGES = {"numpy": "numpy", "gymnasium": "gymnasium", "hydra": "hydra-core"}
 
 
@@ -34,15 +40,56 @@ def commit(root: Path) -> str | None:
 
 def git(directory: Path, *words: str) -> str | None:
     """Return git's answer in ``directory``; None: there is none, no git, or it is slow."""
+    return _answer(_ask(directory, *words))
+
+
+def _ask(directory: Path, *words: str) -> "subprocess.Popen[str] | None":
     env = {name: text for name, text in os.environ.items() if name not in _OF_A_REPOSITORY}
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(directory), *words], capture_output=True, text=True, errors="replace",
-            timeout=GIT_SECONDS, env={**env, "GIT_OPTIONAL_LOCKS": "0"}, check=False,
+    with suppress(OSError):
+        return subprocess.Popen(
+            ["git", "-C", str(directory), *words], stdin=subprocess.DEVNULL, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, errors="replace",
+            env={**env, "GIT_OPTIONAL_LOCKS": "0"},
         )  # fmt: skip
-    except (OSError, subprocess.SubprocessError):
+    return None
+
+
+def _answer(asked: "subprocess.Popen[str] | None") -> str | None:
+    if asked is None:
         return None
-    return done.stdout if done.returncode == 0 else None
+    with asked:
+        try:
+            text = asked.communicate(timeout=GIT_SECONDS)[0]
+        except (subprocess.SubprocessError, OSError):
+            asked.kill()
+            return None
+    return text if asked.returncode == 0 else None
+
+
+def begin_git_state() -> None:
+    """Ask git about rlrun's repository, so that ``git_state`` has not to wait for the answer."""
+    if not (_begun or _package_status.cache_info().currsize):
+        _begun.append(_ask(PACKAGE, *_STATUS))
+
+
+@cache
+def _package_status() -> str | None:
+    """Return git's answer about the code that this process has imported."""
+    return _answer(_begun.pop() if _begun else _ask(PACKAGE, *_STATUS))
+
+
+def git_state() -> dict[str, str | bool] | None:
+    """Return commit and dirty flag of rlrun's repository, else of the working directory's.
+
+    None if neither is in a repository, or git is missing or slow.
+    """
+    for asks_package in (True, False):
+        text = _package_status() if asks_package else git(Path.cwd(), *_STATUS)
+        commit, *lines = text.splitlines() if text else [_NO_COMMIT]
+        if commit != _NO_COMMIT:
+            dirty = any(not line.startswith("#") for line in lines)
+            return {"commit": commit.removeprefix(_COMMIT), "dirty": dirty}
+    return None
 
 
 def torch_version() -> str | None:

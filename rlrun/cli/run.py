@@ -30,6 +30,7 @@ from rlrun.schema import Config
 from rlrun.schema.override import Override, read_overrides, split_node
 from rlrun.schema.ranges import format_value
 from rlrun.trust import note_typed_env
+from rlrun.version import begin_git_state
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,8 @@ def start_job(
 
 
 def _prepare(config: Config, *, own_process: bool) -> None:
-    """Begin the imports of the collector's process, before this one imports torch."""
+    """Begin what other processes do, before this one imports torch."""
+    begin_git_state()
     if own_process:
         logging.raiseExceptions = False  # a log on a full disk prints no traceback of every record
     if config.pipeline.name == "overlapped":

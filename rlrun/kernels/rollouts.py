@@ -31,6 +31,7 @@ from rlrun.kernels.acting import (
     sample_actions,
     standardise,
 )
+from rlrun.kernels.dqn import DQNKernel
 from rlrun.kernels.layers import N_OUT, ONE, ZERO, F, action_values, forward, part
 from rlrun.kernels.on_policy import CompiledLearner
 from rlrun.types import Actor
@@ -220,7 +221,7 @@ def count_row(
 
 @jit_ieee
 def rollout(
-    net: Any, epsilon: Any, generators: Any, cart: Any, arm: Any, car: Any, world: Any,
+    net: Any, choice: Any, generators: Any, cart: Any, arm: Any, car: Any, world: Any,
     records: Any, log_prob: Any, limits: tuple[int, int, int, int],
 ) -> tuple[int, int, int, int]:  # fmt: skip
     """Collect rows of E columns.
@@ -230,14 +231,14 @@ def rollout(
     Args:
         net: layers, heads, parameters and work of the acting network, see ``on_policy.pqn_passes``;
             moments: mean and reciprocal standard deviation of observations [F], largest magnitude.
-        epsilon: [E], or None for actions sampled from logits.
+        choice: whether actions are sampled from logits, and epsilon [E] of those that are not.
         generators: of exploration and of the environments.
         cart, arm, car: constants of CartPole, Acrobot or MountainCar; None: it is not compiled.
         world: state [K, E], steps and done [E] of the environments.
         records: arrays: obs, first, action, reward, terminated, truncated, valid [T, E, ...];
             carried: first, ended, episode_return, episode_length [E];
             finished: return and length of the episodes that end, [*, 2].
-        log_prob: [T, E] of sampled actions, or None.
+        log_prob: [T, E] of sampled actions.
         limits: the first row, the row before which the call ends at the latest, valid rows of the
             chunk before the first row, and those that complete it.
 
@@ -247,18 +248,18 @@ def rollout(
     (layers, heads, p, work, moments), (arrays, carried, finished) = net, records
     begin, end, units, wanted = limits
     obs, _, action, reward, terminated, truncated, _ = arrays
-    (state, ages, done), (h, unit, inverse, _) = world, work
+    (state, ages, done), (h, unit, inverse, _), (samples, epsilon) = world, work, choice
     columns, actions = obs.shape[1], layers[heads[0], N_OUT]
     q, inputs = np.empty((columns, actions), np.float32), np.empty(obs.shape[1:], np.float32)
     t, had, episodes = begin, units, 0 * columns  # with a literal 0 two ``count_row`` are compiled
     while t < end and units < wanted and (cart is not None or not done.any()):
         begin_row(t, arrays, carried, moments, inputs)
         forward(layers, p, inputs.reshape(-1), columns, h, unit, inverse)
-        if log_prob is not None:
+        if samples:
             z = part(h, layers[heads[0]], columns)
             draws = generators[0].random(columns, np.float32)
             sample_actions(z, draws, action[t], log_prob[t], q[0])
-        if epsilon is not None:
+        else:
             action_values(h, layers, heads, columns, q)
             coins = generators[0].random(columns)
             others = generators[0].integers(0, actions, columns)
@@ -391,21 +392,116 @@ def task_of(env: Any) -> "CartPole | Classic | None":
     return Classic(env) if known else None
 
 
-class CompiledRollout:
-    """Collects rows of a ``Collector`` without leaving compiled code.
+class CompiledRows:
+    """Steps environments and acts without leaving compiled code.
 
-    The random numbers are those of the actor and the environments. Rows are those of the
-    collector's own loop up to the rounding of the network's outputs.
+    The random numbers are those of the actor and the environments. Rows are those of a loop over
+    both, up to the rounding of the network's outputs.
     """
 
+    whose = "collector"
+
     def __init__(
-        self, kernel: CompiledLearner, env: Env, actor: Actor, task: CartPole | Classic
+        self, kernel: CompiledLearner | DQNKernel, env: Env, task: CartPole | Classic
     ) -> None:
-        self.kernel, self.env, self.actor, self.task = kernel, env, actor, task
+        self.kernel, self.env, self.task = kernel, env, task
         self.columns = columns = env.num_envs
         self.network = ActingNetwork(kernel, columns)
         self.finished = np.zeros((ROWS * columns, 2))
         self.compared = False
+
+    def run(
+        self,
+        arrays: dict[str, Any],
+        world: tuple[np.ndarray, ...],
+        carried: tuple[np.ndarray, ...],
+        epsilon: np.ndarray | None,
+        generators: tuple[np.random.Generator, np.random.Generator],
+        limits: tuple[int, int, int, int],
+    ) -> tuple[int, int, int, int]:
+        """Return the result of ``rollout``, which writes ``world`` and ``carried``.
+
+        ``epsilon`` None: actions are greedy.
+        """
+        extras, samples = arrays["extras"], self.network.samples
+        zeros = np.zeros((1, self.columns), np.float32)
+        random = zeros[0] if samples or epsilon is None else epsilon
+        collect: Any
+        choice: Any
+        collect, choice = rollout, (samples and epsilon is not None, random)
+        if (bounds := self.network.box()) is not None:
+            log_std = np.full_like(bounds[0], -np.inf) if epsilon is None else bounds[0]
+            raw = extras["raw_action"].reshape(len(arrays["action"]), self.columns, -1)
+            collect, choice = box_rollout, ((log_std, *bounds[1:]), raw)
+        records = tuple(arrays[name] for name in ROW_ARRAYS), carried, self.finished
+        out: tuple[int, int, int, int] = collect(
+            self.network.arguments(), choice, generators, *self.task.rules, world, records,
+            extras["log_prob"] if samples else zeros, limits,
+        )  # fmt: skip
+        return out
+
+    def agrees(
+        self, actor: Any, example: dict[str, Any], obs: np.ndarray,
+        carried: tuple[np.ndarray, ...], past: tuple[Any, ...], epsilon: np.ndarray | None,
+    ) -> bool:  # fmt: skip
+        """Return whether the rows after ``obs`` are those of actor and environment, up to rounding.
+
+        Both act on copies with the same random numbers, so the comparison has no other effect.
+        ``example``: arrays like those of the rows. ``past``: previous action and reward, and state.
+        """
+        task, twin = self.task, self.task.twin()
+        before = copy.deepcopy(actor.generator)
+        rows = {
+            name: np.zeros((CHECKED + 1, *x.shape[1:]), x.dtype)
+            for name, x in example.items() if name in ROW_ARRAYS
+        }  # fmt: skip
+        rows["obs"][0] = obs
+        log_prob = np.zeros((CHECKED + 1, self.columns), np.float32)
+        raw = np.zeros(rows["action"].shape, np.float32)
+        checked, *_ = self.run(
+            {**rows, "extras": {"log_prob": log_prob, "raw_action": raw}}, task.world(), carried,
+            epsilon, (copy.deepcopy(before), copy.deepcopy(task.generator or before)),
+            (0, CHECKED, 0, CHECKED * self.columns + 1),
+        )  # fmt: skip
+        different, generator, actor.generator = 0, actor.generator, before
+        try:
+            for k in range(checked):
+                out = actor.act(rows["obs"][k], rows["first"][k], *past, explore=epsilon)
+                same = np.isclose(out.action, rows["action"][k], rtol=0, atol=1e-4)
+                same = same.reshape(self.columns, -1).all(-1)
+                different += int(np.count_nonzero(~same))
+                recorded = out.extras.get("log_prob", log_prob[k])
+                near = np.isclose(recorded, log_prob[k], atol=1e-3) | ~same | (epsilon is None)
+                obs, reward, terminated, truncated, _ = twin.step(rows["action"][k])
+                flags = zip((terminated, truncated & ~terminated), ("terminated", "truncated"),
+                            strict=True)  # fmt: skip
+                if not (
+                    near.all()
+                    and np.allclose(obs, rows["obs"][k + 1], atol=1e-5)
+                    and np.allclose(reward, rows["reward"][k], rtol=1e-5)
+                    and all((x == rows[name][k]).all() for x, name in flags)
+                ):
+                    different = CHECKED * self.columns
+                    break
+        finally:
+            actor.generator = generator
+        if different <= MOST_DIFFERENT * checked * self.columns:
+            return True
+        _logger.warning(
+            "%s: the compiled rows are not those of this policy and environment; the %s's own "
+            "loop is used", self.whose, self.whose,
+        )  # fmt: skip
+        return False
+
+
+class CompiledRollout(CompiledRows):
+    """Collects rows of a ``Collector``."""
+
+    def __init__(
+        self, kernel: CompiledLearner, env: Env, actor: Actor, task: CartPole | Classic
+    ) -> None:
+        super().__init__(kernel, env, task)
+        self.actor = actor
 
     @classmethod
     def of(cls, collector: Any) -> "CompiledRollout | None":
@@ -437,7 +533,11 @@ class CompiledRollout:
         if not self.compared:
             self.compared = True
             collector.actor.refresh()
-            if not self._compare(collector, t, epsilon):
+            mixed = np.where(np.arange(self.columns) % 2, epsilon, F(0))  # greedy actions, too
+            past = collector.prev_action, collector.prev_reward, collector.state
+            carried = tuple(np.array(getattr(collector, name)) for name in CARRIED)
+            rows, obs = collector.arrays, collector.arrays["obs"][t]
+            if not self.agrees(collector.actor, rows, obs, carried, past, mixed):
                 collector.compiled = None
                 return None
         began, generator = time.perf_counter(), collector.policy.generator
@@ -445,7 +545,7 @@ class CompiledRollout:
         carried = tuple(np.array(getattr(collector, name)) for name in CARRIED)
         end = min(collector.capacity, t + ROWS)
         wanted = collector.config.n_sample
-        stop, units, steps, episodes = self._run(
+        stop, units, steps, episodes = self.run(
             collector.arrays, world, carried, epsilon, generators, (t, end, units, wanted)
         )
         task.put(world)
@@ -461,79 +561,3 @@ class CompiledRollout:
         ]
         collector.seconds["env"] += time.perf_counter() - began
         return stop, units
-
-    def _run(
-        self,
-        arrays: dict[str, Any],
-        world: tuple[np.ndarray, ...],
-        carried: tuple[np.ndarray, ...],
-        epsilon: np.ndarray,
-        generators: tuple[np.random.Generator, np.random.Generator],
-        limits: tuple[int, int, int, int],
-    ) -> tuple[int, int, int, int]:
-        """Return the result of ``rollout``, which writes ``world`` and ``carried``."""
-        extras, samples = arrays["extras"], self.network.samples
-        collect: Any
-        choice: Any
-        collect, choice = rollout, None if samples else epsilon
-        if (bounds := self.network.box()) is not None:
-            raw = extras["raw_action"].reshape(len(arrays["action"]), self.columns, -1)
-            collect, choice = box_rollout, (bounds, raw)
-        records = tuple(arrays[name] for name in ROW_ARRAYS), carried, self.finished
-        out: tuple[int, int, int, int] = collect(
-            self.network.arguments(), choice, generators, *self.task.rules, world, records,
-            extras["log_prob"] if samples else None, limits,
-        )  # fmt: skip
-        return out
-
-    def _compare(self, collector: Any, t: int, epsilon: np.ndarray) -> bool:
-        """Return whether the next rows are those of actor and environment, up to rounding.
-
-        Both act on copies with the same random numbers, so the comparison has no other effect.
-        """
-        epsilon = np.where(np.arange(self.columns) % 2, epsilon, F(0))  # greedy actions, too
-        actor, task, twin = collector.actor, self.task, self.task.twin()
-        before = copy.deepcopy(actor.generator)
-        rows = {
-            name: np.zeros((CHECKED + 1, *x.shape[1:]), x.dtype)
-            for name, x in collector.arrays.items() if name in ROW_ARRAYS
-        }  # fmt: skip
-        rows["obs"][0] = collector.arrays["obs"][t]
-        log_prob = np.zeros((CHECKED + 1, self.columns), np.float32)
-        raw = np.zeros(rows["action"].shape, np.float32)
-        checked, *_ = self._run(
-            {**rows, "extras": {"log_prob": log_prob, "raw_action": raw}}, task.world(),
-            tuple(np.array(getattr(collector, name)) for name in CARRIED), epsilon,
-            (copy.deepcopy(before), copy.deepcopy(task.generator or before)),
-            (0, CHECKED, 0, CHECKED * self.columns + 1),
-        )  # fmt: skip
-        different, past = 0, (collector.prev_action, collector.prev_reward, collector.state)
-        generator, actor.generator = actor.generator, before
-        try:
-            for k in range(checked):
-                out = actor.act(rows["obs"][k], rows["first"][k], *past, explore=epsilon)
-                same = np.isclose(out.action, rows["action"][k], rtol=0, atol=1e-4)
-                same = same.reshape(self.columns, -1).all(-1)
-                different += int(np.count_nonzero(~same))
-                recorded = out.extras.get("log_prob", log_prob[k])
-                near = np.isclose(recorded, log_prob[k], atol=1e-3) | ~same
-                obs, reward, terminated, truncated, _ = twin.step(rows["action"][k])
-                flags = zip((terminated, truncated & ~terminated), ("terminated", "truncated"),
-                            strict=True)  # fmt: skip
-                if not (
-                    near.all()
-                    and np.allclose(obs, rows["obs"][k + 1], atol=1e-5)
-                    and np.allclose(reward, rows["reward"][k], rtol=1e-5)
-                    and all((x == rows[name][k]).all() for x, name in flags)
-                ):
-                    different = CHECKED * self.columns
-                    break
-        finally:
-            actor.generator = generator
-        if different <= MOST_DIFFERENT * checked * self.columns:
-            return True
-        _logger.warning(
-            "collector: the compiled rows are not those of this policy and environment; the "
-            "collector's own loop is used"
-        )
-        return False

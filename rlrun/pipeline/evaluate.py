@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from rlrun.run.files import replace_file
 from rlrun.schema import AgentsConfig, Config, EnvConfig
 from rlrun.types import Actor, Policy, no_actions
 from rlrun.video.files import encode_gif, enlarged, reduced
+
+if TYPE_CHECKING:
+    from rlrun.kernels.episodes import CompiledEpisodes
 
 _logger = logging.getLogger(__name__)
 
@@ -175,14 +178,18 @@ class EpisodeCounts:
             over = ended | (self.length >= longest)
         for i in np.flatnonzero(valid & over & (self.left > 0)):
             solved = float(step.info[success][i]) if success else 0.0
-            score = float(self.total[i]), int(self.length[i]), solved
-            self.results.append((int(self.played[i]), int(i), *score))
-            self.cut += not ended[i]
-            self.played[i] += 1
-            self.left[i] = self.left[i] - 1 if ended[i] else 0
+            self.count(int(i), float(self.total[i]), int(self.length[i]), solved)
+            if not ended[i]:
+                self.cut, self.left[i] = self.cut + 1, 0
         self.total[ended], self.length[ended], self.lost_in_a_row[ended] = 0, 0, 0
         self.ended = ended
         return over
+
+    def count(self, column: int, score: float, length: int, solved: float = 0.0) -> None:
+        """Count an episode, unless the column has played all of its own."""
+        if self.left[column] > 0:
+            self.results.append((int(self.played[column]), column, score, length, solved))
+            self.played[column], self.left[column] = self.played[column] + 1, self.left[column] - 1
 
     def _lose(self, restarted: np.ndarray) -> None:
         """Drop the open episodes of the columns ``restarted`` [E], in which no action was taken.
@@ -236,6 +243,8 @@ class Evaluator:
         counts = np.arange(envs) < episodes % envs  # environments that play one more
         self.episodes = np.repeat(episodes // envs + counts, self.num_envs // envs)  # of columns
         self.stack = make_frame_stack(config.frame_stack, self.env.obs_space, self.num_envs)
+        self.plain = env is None and self.stack is None and not (render or keep)
+        self.compiled: CompiledEpisodes | None = None
 
     def run(self, policy: Policy, *, env_steps: int, watch: Watch | None = None) -> Evaluation:
         """Play all episodes to their ends and return their results.
@@ -277,6 +286,13 @@ class Evaluator:
                 self.env.rest(counted.left == 0)
             if stop():
                 return None
+            if self.compiled is not None and watch is None:
+                most = min(LONG, self.max_steps) - 1 - (self.steps - began)
+                row = obs, first, action, reward
+                row, played = self.compiled.play(actor, row, state, counted, most)
+                if played:
+                    (obs, first, action, reward), self.steps = row, self.steps + played
+                    continue
             stacked = obs if self.stack is None else self.stack.push(obs, first)
             out = actor.act(stacked, first, action, reward, state, explore=None)
             action, state = out.action, out.state
@@ -334,9 +350,18 @@ class Evaluator:
         """Return an actor with the policy's present weights. It is reused for the same policy."""
         if self.policy is not policy:
             self.policy, self.actor = policy, policy.actor(self.num_envs)
+            self.compiled = self._compiled(policy)
         assert self.actor is not None
         self.actor.refresh()
         return self.actor
+
+    def _compiled(self, policy: Any) -> "CompiledEpisodes | None":
+        """Return what plays rows in compiled code, or None if there is no such code."""
+        if not self.plain or self.env.native is None or getattr(policy, "kernel", None) is None:
+            return None
+        from rlrun.kernels.episodes import CompiledEpisodes
+
+        return CompiledEpisodes.of(self.env, policy)
 
     def close(self) -> None:
         self.env.close()

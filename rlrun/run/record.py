@@ -20,25 +20,9 @@ from rlrun.pipeline.parts import LoopProgress
 from rlrun.pipeline.stop import StopRequest
 from rlrun.run.files import RECORD, read_record, replace_file, require_in_place, seal
 from rlrun.run.manifest import how_to_go_on
-from rlrun.version import git, package_versions
+from rlrun.version import git_state, package_versions
 
-_COMMIT = "# branch.oid "  # begins git's first line
-_NO_COMMIT = f"{_COMMIT}(initial)"
 BLOCK = 4096  # smallest allocation of a file system, in bytes
-
-
-def git_state() -> dict[str, str | bool] | None:
-    """Return commit and dirty flag of rlrun's repository, else of the working directory's.
-
-    None if neither is in a repository, or git is missing or slow.
-    """
-    for directory in (Path(__file__).parent, Path.cwd()):
-        text = git(directory, "status", "--porcelain=v2", "--branch")
-        commit, *lines = text.splitlines() if text else [_NO_COMMIT]
-        if commit != _NO_COMMIT:
-            dirty = any(not line.startswith("#") for line in lines)
-            return {"commit": commit.removeprefix(_COMMIT), "dirty": dirty}
-    return None
 
 
 @dataclass(slots=True)

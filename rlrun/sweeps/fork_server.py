@@ -21,6 +21,7 @@ import gc
 import io
 import json
 import os
+import platform
 import selectors
 import signal
 import sys
@@ -35,6 +36,7 @@ from typing import Any, NoReturn
 from rlrun.errors import ResourceError
 from rlrun.pipeline.forkserver import SIGNALS
 from rlrun.pipeline.stop import StopRequest
+from rlrun.version import begin_git_state, git_state
 
 _PRELOAD = (
     *("rlrun.cli.sweep", "rlrun.config", "rlrun.run.start", "rlrun.run.evaluate"),
@@ -226,6 +228,7 @@ def call(name: str) -> Callable[..., Any]:
 def preload() -> None:
     """Import the modules that jobs need, without starting a thread."""
     gc.disable()
+    begin_git_state()
     import torch
 
     torch.set_num_threads(1)
@@ -234,6 +237,8 @@ def preload() -> None:
     import_module("PIL.Image").preinit()  # plugins that the first picture imports
     import_module("rlrun.config").Composer()  # Hydra's plugins
     _preload_numba()
+    git_state()  # the jobs' is that of the code which is imported here
+    platform.platform()
     registry: Any = weakref.finalize
     for finalizer in [*registry._registry]:  # torch's and numba's, 40 ms at the end of every job
         finalizer.atexit = False

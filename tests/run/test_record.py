@@ -128,30 +128,31 @@ def test_a_directory_that_is_no_run_directory_is_a_config_error(tmp_path):
 
 
 def test_git_commit_and_dirty_flag_or_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_record, "__file__", str(tmp_path / "elsewhere" / "rundir.py"))
+    monkeypatch.setattr(version, "PACKAGE", tmp_path / "elsewhere")
+    version._package_status.cache_clear()
     monkeypatch.setattr(version, "GIT_SECONDS", 60.0)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     monkeypatch.chdir(tmp_path)
-    assert run_record.git_state() is None
+    assert version.git_state() is None
 
     def run(*arguments):
         who = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
         subprocess.run(["git", *who, *arguments], check=True, capture_output=True, timeout=300)
 
     run("init", "-q")
-    assert run_record.git_state() is None  # no commit yet
+    assert version.git_state() is None  # no commit yet
     run("commit", "-q", "--allow-empty", "-m", "first")
-    found = run_record.git_state()
+    found = version.git_state()
     assert len(found["commit"]) == 40
     assert found["dirty"] is False
     (tmp_path / "new.py").touch()
-    assert run_record.git_state()["dirty"] is True
+    assert version.git_state()["dirty"] is True
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))  # as in a hook of another one
-    assert run_record.git_state()["commit"] == found["commit"]
+    assert version.git_state()["commit"] == found["commit"]
     monkeypatch.setattr(version, "GIT_SECONDS", 0.0)
-    assert run_record.git_state() is None
+    assert version.git_state() is None
     monkeypatch.setenv("PATH", "")
-    assert run_record.git_state() is None
+    assert version.git_state() is None
 
 
 def test_the_digest_follows_its_docstring(tmp_path):
