@@ -257,7 +257,7 @@ def _preload_numba() -> None:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Run the server: the main function of its process. stdin and stdout belong to the pool."""
+    """Run the server and exit: the main function of its process. stdin and stdout belong to the pool."""
     requests, replies = os.dup(0), os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)  # output of imports must not be read as replies
@@ -271,3 +271,4 @@ def main(argv: Sequence[str]) -> None:
     preload()
     _signal_when_parent_dies(0)
     Server(requests, replies).serve()
+    os._exit(0)  # nothing is left to do; taking apart what was imported takes 0.12 s
