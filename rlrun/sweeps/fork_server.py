@@ -242,7 +242,6 @@ def preload() -> None:
     registry: Any = weakref.finalize
     for finalizer in [*registry._registry]:  # torch's and numba's, 40 ms at the end of every job
         finalizer.atexit = False
-    gc.collect()
     gc.freeze()  # a collection in a job would copy all pages of what was imported
     gc.enable()
 
