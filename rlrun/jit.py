@@ -203,6 +203,7 @@ def _compile_in_one_process(compiled: Any) -> None:
     def load_or_begin(signature: Any, target: Any) -> Any:
         loaded = load(signature, target)
         if loaded is None:
+            lock.close()  # of a compilation that failed, or that Ctrl-C ended
             lock.enter_context(_lock(Path(cache.cache_path, f"{name}.lock")))
             loaded = load(signature, target)
             if loaded is not None:

@@ -221,8 +221,8 @@ def count_row(
 
 @jit_ieee
 def rollout(
-    net: Any, choice: Any, generators: Any, cart: Any, arm: Any, car: Any, world: Any,
-    records: Any, log_prob: Any, limits: tuple[int, int, int, int],
+    net: Any, choice: Any, box: Any, generators: Any, cart: Any, arm: Any, car: Any, hill: Any,
+    pole: Any, world: Any, records: Any, log_prob: Any, limits: tuple[int, int, int, int],
 ) -> tuple[int, int, int, int]:  # fmt: skip
     """Collect rows of E columns.
 
@@ -232,8 +232,11 @@ def rollout(
         net: layers, heads, parameters and work of the acting network, see ``on_policy.pqn_passes``;
             moments: mean and reciprocal standard deviation of observations [F], largest magnitude.
         choice: whether actions are sampled from logits, and epsilon [E] of those that are not.
+        box: arguments of ``gaussian_actions`` between mean and actions, and actions before they are
+            clipped [T, E, A]; None: actions are numbers.
         generators: of exploration and of the environments.
-        cart, arm, car: constants of CartPole, Acrobot or MountainCar; None: it is not compiled.
+        cart, arm, car, hill, pole: constants of CartPole, Acrobot, MountainCar,
+            MountainCarContinuous or Pendulum; None: it is not compiled.
         world: state [K, E], steps and done [E] of the environments.
         records: arrays: obs, first, action, reward, terminated, truncated, valid [T, E, ...];
             carried: first, ended, episode_return, episode_length [E];
@@ -255,8 +258,12 @@ def rollout(
     while t < end and units < wanted and (cart is not None or not done.any()):
         begin_row(t, arrays, carried, moments, inputs)
         forward(layers, p, inputs.reshape(-1), columns, h, unit, inverse)
-        if samples:
-            z = part(h, layers[heads[0]], columns)
+        z = part(h, layers[heads[0]], columns)
+        if box is not None:
+            bounds, raw = box
+            noise = generators[0].standard_normal(z.shape, np.float32)
+            gaussian_actions(z, bounds, noise, raw[t], action[t], log_prob[t])
+        elif samples:
             draws = generators[0].random(columns, np.float32)
             sample_actions(z, draws, action[t], log_prob[t], q[0])
         else:
@@ -271,39 +278,10 @@ def rollout(
             acrobot(arm, state, ages, done, *row)
         if car is not None:
             mountain_car(car, state, ages, done, *row)
-        steps, episodes = count_row(t, arrays, carried, finished, episodes)
-        t, units = t + 1, units + steps
-    return t, units, units - had, episodes
-
-
-@jit_ieee
-def box_rollout(
-    net: Any, box: Any, generators: Any, car: Any, pole: Any, world: Any, records: Any,
-    log_prob: Any, limits: tuple[int, int, int, int],
-) -> tuple[int, int, int, int]:  # fmt: skip
-    """Collect rows as ``rollout``, with actions of a Box sampled from a Gaussian.
-
-    ``car``, ``pole``: constants of MountainCarContinuous or Pendulum, or None. ``box``: logarithms
-    of standard deviations, middle, half width, lowest and highest actions [A]; and actions before
-    they are clipped [T, E, A].
-    """
-    (layers, heads, p, work, moments), (arrays, carried, finished) = net, records
-    begin, end, units, wanted = limits
-    obs, _, action, reward, terminated, truncated, _ = arrays
-    (state, ages, done), (h, unit, inverse, _) = world, work
-    columns, inputs, (bounds, raw) = obs.shape[1], np.empty(obs.shape[1:], np.float32), box
-    t, had, episodes = begin, units, 0 * columns
-    while t < end and units < wanted and not done.any():
-        begin_row(t, arrays, carried, moments, inputs)
-        forward(layers, p, inputs.reshape(-1), columns, h, unit, inverse)
-        mean = part(h, layers[heads[0]], columns)
-        noise = generators[0].standard_normal(mean.shape, np.float32)
-        gaussian_actions(mean, bounds, noise, raw[t], action[t], log_prob[t])
-        row = action[t], obs[t + 1], reward[t], terminated[t], truncated[t]
+        if hill is not None:
+            mountain_car_continuous(hill, state, ages, done, *row)
         if pole is not None:
             pendulum(pole, state, ages, done, *row)
-        if car is not None:
-            mountain_car_continuous(car, state, ages, done, *row)
         steps, episodes = count_row(t, arrays, carried, finished, episodes)
         t, units = t + 1, units + steps
     return t, units, units - had, episodes
@@ -329,7 +307,7 @@ class CartPole:
             env.polemass_length, env.force_mag, env.tau, env.theta_threshold_radians,
             env.x_threshold, env.low, env.high, env._sutton_barto_reward,
         ], np.float64)  # fmt: skip
-        self.rules: tuple[np.ndarray | None, ...] = constants, None, None
+        self.rules: tuple[np.ndarray | None, ...] = constants, *[None] * len(CLASSIC)
 
     @property
     def generator(self) -> np.random.Generator | None:
@@ -355,11 +333,11 @@ class CartPole:
         return twin
 
 
-CLASSIC = {  # environment -> its place among those of a loop, their number, its argument
-    Acrobot: (1, 3, ""),
-    MountainCar: (2, 3, "goal_velocity"),
-    MountainCarContinuous: (0, 2, "goal_velocity"),
-    Pendulum: (1, 2, "g"),
+CLASSIC = {  # environment -> its argument that is a constant; in the order of ``rollout``
+    Acrobot: "",
+    MountainCar: "goal_velocity",
+    MountainCarContinuous: "goal_velocity",
+    Pendulum: "g",
 }
 
 
@@ -369,10 +347,10 @@ class Classic:
     resets, generator = False, None
 
     def __init__(self, env: Any) -> None:
-        self.env, (place, count, rule) = env, CLASSIC[type(env)]
+        self.env, rule = env, CLASSIC[type(env)]
         rule_value = getattr(env, rule) if rule else 0.0
         constants = np.array([env.limit[0], rule_value], np.float64)
-        self.rules = tuple(constants if i == place else None for i in range(count))
+        self.rules = None, *(constants if type(env) is task else None for task in CLASSIC)
 
     def world(self) -> tuple[np.ndarray, ...]:
         return self.env.state.copy(), self.env.t.copy(), self.env._done.copy()
@@ -426,19 +404,16 @@ class CompiledRows:
         extras, samples = arrays["extras"], self.network.samples
         zeros = np.zeros((1, self.columns), np.float32)
         random = zeros[0] if samples or epsilon is None else epsilon
-        collect: Any
-        choice: Any
-        collect, choice = rollout, (samples and epsilon is not None, random)
+        box, choice = None, (samples and epsilon is not None, random)
         if (bounds := self.network.box()) is not None:
             log_std = np.full_like(bounds[0], -np.inf) if epsilon is None else bounds[0]
             raw = extras["raw_action"].reshape(len(arrays["action"]), self.columns, -1)
-            collect, choice = box_rollout, ((log_std, *bounds[1:]), raw)
+            box = (log_std, *bounds[1:]), raw
         records = tuple(arrays[name] for name in ROW_ARRAYS), carried, self.finished
-        out: tuple[int, int, int, int] = collect(
-            self.network.arguments(), choice, generators, *self.task.rules, world, records,
+        return rollout(
+            self.network.arguments(), choice, box, generators, *self.task.rules, world, records,
             extras["log_prob"] if samples else zeros, limits,
         )  # fmt: skip
-        return out
 
     def agrees(
         self, actor: Any, example: dict[str, Any], obs: np.ndarray,

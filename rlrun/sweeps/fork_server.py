@@ -256,7 +256,10 @@ def _preload_numba() -> None:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Run the server and exit: the main function of its process. stdin and stdout belong to the pool."""
+    """Run the server, then exit: the main function of its process.
+
+    stdin and stdout belong to the pool.
+    """
     requests, replies = os.dup(0), os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)  # output of imports must not be read as replies

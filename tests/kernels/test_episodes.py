@@ -135,10 +135,9 @@ def test_other_settings_have_the_evaluators_own_loop(words, collector_of):
 @pytest.mark.parametrize("words", [("policy=pqn",), ("policy=ppo", "env=pendulum")], ids=str)
 def test_collector_and_evaluator_need_one_compilation(words, collector_of, monkeypatch):
     numba = pytest.importorskip("numba")
-    name = "rollout" if words == ("policy=pqn",) else "box_rollout"
-    collector, compiled, types = collector_of(*words), getattr(rollouts, name), set()
+    collector, compiled, types = collector_of(*words), rollouts.rollout, set()
     monkeypatch.setattr(
-        rollouts, name, lambda *given: types.add(numba.typeof(given)) or compiled(*given)
+        rollouts, "rollout", lambda *given: types.add(numba.typeof(given)) or compiled(*given)
     )
     collector.collect()
     both(collector, *words)
