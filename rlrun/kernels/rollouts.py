@@ -410,10 +410,12 @@ class CompiledRows:
             raw = extras["raw_action"].reshape(len(arrays["action"]), self.columns, -1)
             box = (log_std, *bounds[1:]), raw
         records = tuple(arrays[name] for name in ROW_ARRAYS), carried, self.finished
-        return rollout(
+        call: Any = rollout
+        out: tuple[int, int, int, int] = call(
             self.network.arguments(), choice, box, generators, *self.task.rules, world, records,
             extras["log_prob"] if samples else zeros, limits,
         )  # fmt: skip
+        return out
 
     def agrees(
         self, actor: Any, example: dict[str, Any], obs: np.ndarray,
