@@ -3,6 +3,7 @@
 Nothing slow is imported: ``rlrun --version`` answers in 0.1 s. cli/build_commands.py runs it.
 """
 
+import atexit
 import os
 import platform
 import re
@@ -70,6 +71,15 @@ def begin_git_state() -> None:
     """Ask git about rlrun's repository, so that ``git_state`` has not to wait for the answer."""
     if not (_begun or _package_status.cache_info().currsize):
         _begun.append(_ask(PACKAGE, *_STATUS))
+        atexit.register(_drop)
+
+
+def _drop() -> None:
+    """End a question that was not answered, because the run did not begin."""
+    while _begun:
+        if (asked := _begun.pop()) is not None:
+            asked.kill()
+            asked.communicate()
 
 
 @cache
