@@ -3,7 +3,6 @@
 Nothing slow is imported: ``rlrun --version`` answers in 0.1 s. cli/build_commands.py runs it.
 """
 
-import atexit
 import os
 import platform
 import re
@@ -41,7 +40,9 @@ def commit(root: Path) -> str | None:
 
 def git(directory: Path, *words: str) -> str | None:
     """Return git's answer in ``directory``; None: there is none, no git, or it is slow."""
-    return _answer(_ask(directory, *words))
+    with suppress(subprocess.TimeoutExpired):
+        return _answer(_ask(directory, *words))
+    return None
 
 
 def _ask(directory: Path, *words: str) -> "subprocess.Popen[str] | None":
@@ -56,14 +57,15 @@ def _ask(directory: Path, *words: str) -> "subprocess.Popen[str] | None":
 
 
 def _answer(asked: "subprocess.Popen[str] | None") -> str | None:
+    """Wait for an answer. Raises: TimeoutExpired."""
     if asked is None:
         return None
     with asked:
         try:
             text = asked.communicate(timeout=GIT_SECONDS)[0]
-        except (subprocess.SubprocessError, OSError):
+        except subprocess.TimeoutExpired:
             asked.kill()
-            return None
+            raise
     return text if asked.returncode == 0 else None
 
 
@@ -71,11 +73,10 @@ def begin_git_state() -> None:
     """Ask git about rlrun's repository, so that ``git_state`` has not to wait for the answer."""
     if not (_begun or _package_status.cache_info().currsize):
         _begun.append(_ask(PACKAGE, *_STATUS))
-        atexit.register(_drop)
 
 
-def _drop() -> None:
-    """End a question that was not answered, because the run did not begin."""
+def end_git_state() -> None:
+    """End the question that ``begin_git_state`` asked, if nobody needed the answer."""
     while _begun:
         if (asked := _begun.pop()) is not None:
             asked.kill()
@@ -84,7 +85,7 @@ def _drop() -> None:
 
 @cache
 def _package_status() -> str | None:
-    """Return git's answer about the code that this process has imported."""
+    """Return git's answer about the code that this process has imported. Raises: TimeoutExpired."""
     return _answer(_begun.pop() if _begun else _ask(PACKAGE, *_STATUS))
 
 
@@ -94,7 +95,10 @@ def git_state() -> dict[str, str | bool] | None:
     None if neither is in a repository, or git is missing or slow.
     """
     for asks_package in (True, False):
-        text = _package_status() if asks_package else git(Path.cwd(), *_STATUS)
+        try:
+            text = _package_status() if asks_package else git(Path.cwd(), *_STATUS)
+        except subprocess.TimeoutExpired:
+            return None
         commit, *lines = text.splitlines() if text else [_NO_COMMIT]
         if commit != _NO_COMMIT:
             dirty = any(not line.startswith("#") for line in lines)

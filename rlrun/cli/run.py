@@ -30,7 +30,7 @@ from rlrun.schema import Config
 from rlrun.schema.override import Override, read_overrides, split_node
 from rlrun.schema.ranges import format_value
 from rlrun.trust import note_typed_env
-from rlrun.version import begin_git_state
+from rlrun.version import begin_git_state, end_git_state
 
 
 @dataclass(frozen=True)
@@ -161,6 +161,8 @@ def start_job(
             error = job_error(cause if vanished and isinstance(cause, Exception) else e, run_dir)
             logging.getLogger("rlrun").info("exit %d: %s", error.exit_code, line_of(error))
             return error
+        finally:
+            end_git_state()
 
 
 def _prepare(config: Config, *, own_process: bool) -> None:
@@ -242,6 +244,8 @@ def resume_loaded(
     except Exception as e:
         error = _misfit(job_error(e, run_dir), origin or run_dir, overrides)
         raise error from error.__cause__
+    finally:
+        end_git_state()
 
 
 _SHAPED_BY = {  # parts of a checkpoint, and the groups of the keys that shape them

@@ -62,6 +62,9 @@ class CompiledEpisodes(CompiledRows):
         arrays["obs"][0] = obs
         limits = 0, min(ROWS, most), 0, (ROWS + 1) * self.columns
         stop, _, _, episodes = self.run(arrays, world, carried, None, generators, limits)
+        finite = np.isfinite(arrays["action"][:stop]).reshape(stop, -1).all(-1)
+        if not finite.all():
+            self.env.step(arrays["action"][finite.argmin()])  # raises NumericError
         task.put(world)
         self.env.stepped(stop, counted.ended)
         ends = arrays["valid"] & (arrays["terminated"] | arrays["truncated"])

@@ -444,7 +444,10 @@ class CompiledRows:
         try:
             for k in range(checked):
                 out = actor.act(rows["obs"][k], rows["first"][k], *past, explore=epsilon)
-                same = np.isclose(out.action, rows["action"][k], rtol=0, atol=1e-4)
+                same = np.isclose(out.action, rows["action"][k], 0, 1e-4, equal_nan=True)
+                if not np.isfinite(out.action).all():  # of a policy that diverged
+                    different += int(np.count_nonzero(~same))
+                    break
                 same = same.reshape(self.columns, -1).all(-1)
                 different += int(np.count_nonzero(~same))
                 recorded = out.extras.get("log_prob", log_prob[k])

@@ -223,9 +223,11 @@ class Evaluator:
         envs: int = MAX_ENVS,
         render: bool = False,
         env: Env | None = None,
+        compiled: bool = False,
     ) -> None:
         """``max_steps``: eval.max_episode_steps. ``agents`` and ``render`` as in ``make_env``.
 
+        ``compiled``: play in compiled code where there is some. It takes half a second to load.
         ``envs``: most environments. ``env``: an existing one, which the caller closes.
         """
         self.max_steps, self.warned, self.warned_of_length = max_steps, False, False
@@ -243,7 +245,7 @@ class Evaluator:
         counts = np.arange(envs) < episodes % envs  # environments that play one more
         self.episodes = np.repeat(episodes // envs + counts, self.num_envs // envs)  # of columns
         self.stack = make_frame_stack(config.frame_stack, self.env.obs_space, self.num_envs)
-        self.plain = env is None and self.stack is None and not (render or keep)
+        self.plain = compiled and self.stack is None and not keep
         self.compiled: CompiledEpisodes | None = None
 
     def run(self, policy: Policy, *, env_steps: int, watch: Watch | None = None) -> Evaluation:
@@ -440,7 +442,9 @@ class FilmingEvaluator(Evaluator):
         """Raises: ConfigError if the environment cannot be rendered."""
         steps, agents = config.eval.max_episode_steps, config.agents
         episodes = config.run.eval_episodes
-        super().__init__(config.env, episodes=episodes, seed=seed, max_steps=steps, agents=agents)
+        super().__init__(
+            config.env, episodes=episodes, seed=seed, max_steps=steps, agents=agents, compiled=True
+        )
         assert config.run.video_every is not None
         self.every: int | None = config.run.video_every
         self.eval_every, self.log, self.run_dir = config.run.eval_every, log, run_dir

@@ -350,7 +350,7 @@ def make_evaluator(
             return FilmingEvaluator(c, seed=plan.env_seeds.eval, log=log, run_dir=run_dir)
         return Evaluator(
             c.env, episodes=c.run.eval_episodes, seed=plan.env_seeds.eval,
-            max_steps=c.eval.max_episode_steps, agents=c.agents,
+            max_steps=c.eval.max_episode_steps, agents=c.agents, compiled=True,
         )  # fmt: skip
     except ConfigError as e:
         if collector is None:

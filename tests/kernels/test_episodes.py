@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
+from rlrun.errors import NumericError
 from rlrun.jit import COMPILED
 from rlrun.kernels import rollouts
 from rlrun.pipeline import evaluate
@@ -23,7 +24,7 @@ DQN = {
 
 def evaluator_of(*words, episodes=12, max_steps=1000, **named):
     env = config(*WORDS, *words).env
-    return Evaluator(env, episodes=episodes, seed=3, max_steps=max_steps, **named)
+    return Evaluator(env, episodes=episodes, seed=3, max_steps=max_steps, compiled=True, **named)
 
 
 def both(collector, *words, watch=None, **named):
@@ -78,6 +79,22 @@ def test_episodes_are_cut_and_warned_of_at_the_same_step(
     half = len(caplog.messages) // 2
     assert caplog.messages[:half] == caplog.messages[half:]
     assert half >= (env == "env=pendulum")
+
+
+@pytest.mark.parametrize("env", ["env=pendulum", "env=mountaincar_continuous"])
+def test_a_policy_that_diverged_is_an_error(env, collector_of, caplog):
+    collector = collector_of("policy=a2c", env)
+    errors = []
+    collector.policy.kernel.net.values[:] = np.nan
+    for plain in (True, False):
+        with closing(evaluator_of(env)) as evaluator:
+            evaluator.plain &= plain
+            with pytest.raises(NumericError) as error:
+                evaluator.run(collector.policy, env_steps=0)
+            assert (evaluator.compiled is not None) == plain
+            errors.append(str(error.value))
+    assert errors[0] == errors[1]
+    assert not caplog.messages
 
 
 def test_an_evaluation_stops_between_calls(collector_of):

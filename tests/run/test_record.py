@@ -127,21 +127,46 @@ def test_a_directory_that_is_no_run_directory_is_a_config_error(tmp_path):
         record().write(tmp_path / "gone")
 
 
-def test_git_commit_and_dirty_flag_or_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(version, "PACKAGE", tmp_path / "elsewhere")
+def committed(*arguments):
+    who = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
+    subprocess.run(["git", *who, *arguments], check=True, capture_output=True, timeout=300)
+
+
+@pytest.fixture
+def asked_anew():
     version._package_status.cache_clear()
+    yield
+    version._package_status.cache_clear()
+
+
+def test_a_slow_answer_of_git_is_not_kept(tmp_path, monkeypatch, asked_anew):
+    monkeypatch.chdir(tmp_path)
+    committed("init", "-q")
+    committed("commit", "-q", "--allow-empty", "-m", "first")
+    monkeypatch.setattr(version, "PACKAGE", tmp_path)
+    for seconds in (0.0, 60.0):
+        monkeypatch.setattr(version, "GIT_SECONDS", seconds)
+        found = version.git_state()
+        assert (found is not None) == (seconds > 0)
+    version._package_status.cache_clear()
+    version.begin_git_state()
+    (asked,) = version._begun
+    version.end_git_state()
+    assert asked.returncode is not None
+    assert asked.stdout.closed
+    assert version.git_state() == found
+
+
+def test_git_commit_and_dirty_flag_or_nothing(tmp_path, monkeypatch, asked_anew):
+    monkeypatch.setattr(version, "PACKAGE", tmp_path / "elsewhere")
     monkeypatch.setattr(version, "GIT_SECONDS", 60.0)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     monkeypatch.chdir(tmp_path)
     assert version.git_state() is None
 
-    def run(*arguments):
-        who = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
-        subprocess.run(["git", *who, *arguments], check=True, capture_output=True, timeout=300)
-
-    run("init", "-q")
+    committed("init", "-q")
     assert version.git_state() is None  # no commit yet
-    run("commit", "-q", "--allow-empty", "-m", "first")
+    committed("commit", "-q", "--allow-empty", "-m", "first")
     found = version.git_state()
     assert len(found["commit"]) == 40
     assert found["dirty"] is False
