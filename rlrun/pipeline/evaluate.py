@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -28,13 +28,13 @@ from rlrun.schema import AgentsConfig, Config, EnvConfig
 from rlrun.types import Actor, Policy, no_actions
 from rlrun.video.files import encode_gif, enlarged, reduced
 
-if TYPE_CHECKING:
-    from rlrun.kernels.episodes import CompiledEpisodes
-
 _logger = logging.getLogger(__name__)
 
 Stop = Callable[[], bool]
 """Whether to stop now"""
+
+Compiled = Callable[[Env, Any], Any]
+"""Returns what plays a policy's rows in compiled code, or None; see ``kernels/episodes.py``"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,11 +223,11 @@ class Evaluator:
         envs: int = MAX_ENVS,
         render: bool = False,
         env: Env | None = None,
-        compiled: bool = False,
+        compiled: Compiled | None = None,
     ) -> None:
         """``max_steps``: eval.max_episode_steps. ``agents`` and ``render`` as in ``make_env``.
 
-        ``compiled``: play in compiled code where there is some. It takes half a second to load.
+        ``compiled``: makes what plays rows in compiled code, which takes half a second to load.
         ``envs``: most environments. ``env``: an existing one, which the caller closes.
         """
         self.max_steps, self.warned, self.warned_of_length = max_steps, False, False
@@ -245,8 +245,8 @@ class Evaluator:
         counts = np.arange(envs) < episodes % envs  # environments that play one more
         self.episodes = np.repeat(episodes // envs + counts, self.num_envs // envs)  # of columns
         self.stack = make_frame_stack(config.frame_stack, self.env.obs_space, self.num_envs)
-        self.plain = compiled and self.stack is None and not keep
-        self.compiled: CompiledEpisodes | None = None
+        self.compile = None if self.stack is not None or keep else compiled
+        self.compiled: Any = None
 
     def run(self, policy: Policy, *, env_steps: int, watch: Watch | None = None) -> Evaluation:
         """Play all episodes to their ends and return their results.
@@ -352,18 +352,11 @@ class Evaluator:
         """Return an actor with the policy's present weights. It is reused for the same policy."""
         if self.policy is not policy:
             self.policy, self.actor = policy, policy.actor(self.num_envs)
-            self.compiled = self._compiled(policy)
+            has_kernel = getattr(policy, "kernel", None) is not None
+            self.compiled = self.compile(self.env, policy) if self.compile and has_kernel else None
         assert self.actor is not None
         self.actor.refresh()
         return self.actor
-
-    def _compiled(self, policy: Any) -> "CompiledEpisodes | None":
-        """Return what plays rows in compiled code, or None if there is no such code."""
-        if not self.plain or self.env.native is None or getattr(policy, "kernel", None) is None:
-            return None
-        from rlrun.kernels.episodes import CompiledEpisodes
-
-        return CompiledEpisodes.of(self.env, policy)
 
     def close(self) -> None:
         self.env.close()
@@ -438,13 +431,22 @@ class FilmingEvaluator(Evaluator):
     and ends the videos.
     """
 
-    def __init__(self, config: Config, *, seed: int, log: Log, run_dir: Path) -> None:
+    def __init__(
+        self,
+        config: Config,
+        *,
+        seed: int,
+        log: Log,
+        run_dir: Path,
+        compiled: Compiled | None = None,
+    ) -> None:
         """Raises: ConfigError if the environment cannot be rendered."""
         steps, agents = config.eval.max_episode_steps, config.agents
         episodes = config.run.eval_episodes
         super().__init__(
-            config.env, episodes=episodes, seed=seed, max_steps=steps, agents=agents, compiled=True
-        )
+            config.env, episodes=episodes, seed=seed, max_steps=steps, agents=agents,
+            compiled=compiled,
+        )  # fmt: skip
         assert config.run.video_every is not None
         self.every: int | None = config.run.video_every
         self.eval_every, self.log, self.run_dir = config.run.eval_every, log, run_dir

@@ -59,8 +59,9 @@ from rlrun.types import Actor, Chunk, Counters, Policy, Spec, generator, tree_ma
 if TYPE_CHECKING:
     from rlrun.pipeline.transport import CollectorSide, StateFilter
 
-# These collect rows by compiled calls, or act by them, where environment and settings allow it.
+# These collect or evaluate by compiled calls, or act by them, where environment and settings allow.
 ACTORS = dict.fromkeys(("ppo", "a2c", "impala", "pqn", "dqn"), "rlrun.kernels.acting:CompiledActor")
+EPISODES = dict.fromkeys(ACTORS, "rlrun.kernels.episodes:CompiledEpisodes")
 ROLLOUTS = dict.fromkeys(("ppo", "a2c", "impala", "pqn"), "rlrun.kernels.rollouts:CompiledRollout")
 
 
@@ -342,15 +343,18 @@ def make_evaluator(
 ) -> Evaluator:
     """Return the evaluator of a training run. ``collector``: the one whose environments exist."""
     c = plan.config
+    has_kernel = plan.backend.name == "numpy" and c.policy.name in EPISODES
+    compiled = resolve_name(EPISODES[c.policy.name]).of if has_kernel else None
     if c.env.instances is not None and collector is not None:
         return SharedEvaluator(c, collector, seed=plan.env_seeds.eval)
     try:
         if c.run.video_every is not None:
             check_video(c)  # also for a resumed run, before its first evaluation
-            return FilmingEvaluator(c, seed=plan.env_seeds.eval, log=log, run_dir=run_dir)
+            seed = plan.env_seeds.eval
+            return FilmingEvaluator(c, seed=seed, log=log, run_dir=run_dir, compiled=compiled)
         return Evaluator(
             c.env, episodes=c.run.eval_episodes, seed=plan.env_seeds.eval,
-            max_steps=c.eval.max_episode_steps, agents=c.agents, compiled=True,
+            max_steps=c.eval.max_episode_steps, agents=c.agents, compiled=compiled,
         )  # fmt: skip
     except ConfigError as e:
         if collector is None:

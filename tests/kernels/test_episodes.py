@@ -9,6 +9,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from rlrun.errors import NumericError
 from rlrun.jit import COMPILED
 from rlrun.kernels import rollouts
+from rlrun.kernels.episodes import CompiledEpisodes
 from rlrun.pipeline import evaluate
 from rlrun.pipeline.evaluate import Evaluator, Watch
 from tests.compose import config
@@ -24,7 +25,9 @@ DQN = {
 
 def evaluator_of(*words, episodes=12, max_steps=1000, **named):
     env = config(*WORDS, *words).env
-    return Evaluator(env, episodes=episodes, seed=3, max_steps=max_steps, compiled=True, **named)
+    return Evaluator(
+        env, episodes=episodes, seed=3, max_steps=max_steps, compiled=CompiledEpisodes.of, **named
+    )
 
 
 def both(collector, *words, watch=None, **named):
@@ -32,7 +35,7 @@ def both(collector, *words, watch=None, **named):
     out = []
     for plain in (True, False):
         with closing(evaluator_of(*words, **named)) as evaluator:
-            evaluator.plain &= plain
+            evaluator.compile = evaluator.compile if plain else None
             evaluator.env.reset(seed=0)
             calls = count_calls(evaluator._actor(collector.policy), "act")
             out.append((evaluator.run(collector.policy, env_steps=0, watch=watch), calls))
@@ -56,7 +59,7 @@ def test_episodes_are_those_of_the_evaluators_own_loop(words, envs, collector_of
 def test_later_evaluations_use_later_weights(collector_of):
     collector = collector_of("policy=pqn")
     with closing(evaluator_of()) as ours, closing(evaluator_of()) as text:
-        text.plain = False
+        text.compile = None
         results = []
         for _ in range(2):
             one, two = (x.run(collector.policy, env_steps=0) for x in (ours, text))
@@ -88,7 +91,7 @@ def test_a_policy_that_diverged_is_an_error(env, collector_of, caplog):
     collector.policy.kernel.net.values[:] = np.nan
     for plain in (True, False):
         with closing(evaluator_of(env)) as evaluator:
-            evaluator.plain &= plain
+            evaluator.compile = evaluator.compile if plain else None
             with pytest.raises(NumericError) as error:
                 evaluator.run(collector.policy, env_steps=0)
             assert (evaluator.compiled is not None) == plain
