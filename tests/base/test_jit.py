@@ -1,4 +1,4 @@
-"""Where compiled kernels are kept, and which are compiled anew.
+"""Where compiled kernels are kept, which are compiled anew, and who waits for whom.
 
 Private: tests cannot be a user without a home, or another user who places files in /tmp; a kernel
 that is compiled twice costs seconds alone, a stale one shows where rlrun itself is edited.
@@ -10,6 +10,7 @@ import select
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -133,3 +134,19 @@ def test_a_kernel_for_kernels_alone_has_no_entry_and_raises_where_python_calls_i
     assert entries == [True, False]
     with pytest.raises(TypeError):
         inner(1)
+
+
+@jit.jit
+def broken(x):
+    return x.missing
+
+
+@pytest.mark.skipif(not jit.COMPILED, reason="nothing is compiled")
+def test_a_failed_compilation_gives_its_lock_back(monkeypatch):
+    """As after Ctrl-C in a process that lives on."""
+    monkeypatch.setattr(jit, "LOCK_SECONDS", 20.0)
+    began = time.monotonic()
+    for _ in range(2):
+        with pytest.raises(Exception, match="missing"):
+            broken(1.0)
+    assert time.monotonic() - began < jit.LOCK_SECONDS

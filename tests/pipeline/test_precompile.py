@@ -5,11 +5,9 @@ Private: what is compiled beforehand shows in seconds alone.
 
 import multiprocessing
 import os
-import time
 
 import pytest
 
-from rlrun import jit
 from rlrun.run import precompile
 from tests.compose import config
 
@@ -51,19 +49,3 @@ def test_no_process_writes_to_a_mapped_replay_or_runs_without_a_kernel(
     ):
         precompile.compile_update(config(*overrides), pipeline_of(*overrides).parts)
         assert not multiprocessing.active_children()
-
-
-@jit.jit
-def broken(x):
-    return x.missing
-
-
-@pytest.mark.skipif(not jit.COMPILED, reason="nothing is compiled")
-def test_a_failed_compilation_gives_its_lock_back(monkeypatch):
-    """As after Ctrl-C in a process that lives on."""
-    monkeypatch.setattr(jit, "LOCK_SECONDS", 20.0)
-    began = time.monotonic()
-    for _ in range(2):
-        with pytest.raises(Exception, match="missing"):
-            broken(1.0)
-    assert time.monotonic() - began < jit.LOCK_SECONDS
