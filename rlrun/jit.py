@@ -29,6 +29,8 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
@@ -92,6 +94,27 @@ if COMPILED:
         COMPILED = not config.DISABLE_JIT  # NUMBA_DISABLE_JIT=1
     except ImportError:
         COMPILED = False
+
+
+@cache
+def build_tables() -> None:
+    """Let numba build its tables, for which the first kernel of every process takes 0.15 s.
+
+    numba looks for scipy's BLAS then, by importing scipy's linear algebra, which takes as long
+    again and which no kernel needs. scipy is installed with rlrun, so it is told that it is there.
+    """
+    with suppress(ImportError, AttributeError):  # not installed, or another version
+        from numba.core.registry import cpu_target
+        from numba.np import linalg
+
+        look, linalg.ensure_blas = linalg.ensure_blas, lambda: None
+        try:
+            arraymath: Any = import_module("numba.np.arraymath")
+        finally:
+            linalg.ensure_blas = look
+        arraymath.ensure_blas = look
+        cpu_target.typing_context.refresh()
+        cpu_target.target_context.refresh()
 
 
 class Compilations:
@@ -167,6 +190,18 @@ def inner(kernel: F) -> F:
     return kernel
 
 
+def leaf(kernel: F) -> F:
+    """Mark like ``inner`` a function that makes no array and calls none that does.
+
+    It does not count references to its arrays and to views of them: 15 ns each, more than a row's
+    arithmetic often takes. numba refuses to compile a function that makes an array.
+    """
+    if COMPILED:
+        compiled: Any = kernel
+        compiled.targetoptions["_nrt"] = False
+    return inner(kernel)
+
+
 def is_kept(compiled: Any) -> bool:
     """Return whether some compilation of a function is in the cache, or cannot be."""
     file = getattr(compiled._cache, "_cache_file", None)
@@ -201,6 +236,7 @@ def _compile_in_one_process(compiled: Any) -> None:
     name = f"{compiled.py_func.__module__}.{compiled.py_func.__qualname__}"
 
     def load_or_begin(signature: Any, target: Any) -> Any:
+        build_tables()
         loaded = load(signature, target)
         if loaded is None:
             lock.close()  # of a compilation that failed, or that Ctrl-C ended

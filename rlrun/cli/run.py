@@ -24,6 +24,7 @@ from rlrun.config.config_errors import config_error
 from rlrun.config.directories import absolute, claim
 from rlrun.config.hydra_keys import check_logging, typed_overrides
 from rlrun.errors import ConfigError, Interrupted, RlrunError
+from rlrun.loading import begin_loading_torch
 from rlrun.run.branch import checkpoint_at, later_steps
 from rlrun.run.files import CONFIG, closed_log, replace_file
 from rlrun.schema import Config
@@ -100,6 +101,8 @@ def new_run(line: Line) -> tuple[Path, Callable[[], int]]:
         wrong = "only a sweep has it (rlrun -m)"
         raise ConfigError(f"sweep.dir = {line.sweep_dir}: {wrong}; {fix}")
     composer, overrides = line.composer, line.overrides
+    if line.own_process:
+        begin_loading_torch()
     cfg = composer.compose(overrides)
     if (preset := cfg.hydra.runtime.choices.get("sweep")) is not None:
         wrong = "is for a sweep, this is a single run; none is allowed"

@@ -17,7 +17,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from rlrun import blas
-from rlrun.jit import COMPILED, inner, jit_ieee, jit_sums
+from rlrun.jit import COMPILED, inner, jit_ieee, jit_sums, leaf
 from rlrun.nets.qnet import QNet
 from rlrun.nets.torso import MLP
 from rlrun.policy.base import Part
@@ -275,7 +275,7 @@ def action_values(
                 q[i, j] += change
 
 
-@inner
+@leaf
 @jit_ieee
 def action_values_backward(
     advantage: np.ndarray, value: np.ndarray, dueling: bool, i: int, taken: int, slope: np.float32

@@ -12,10 +12,11 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from rlrun.jit import inner, jit_ieee
+from rlrun.jit import inner, jit_ieee, leaf
 from rlrun.kernels import layers
 from rlrun.kernels.layers import (
     HALF,
+    N_OUT,
     ONE,
     ZERO,
     F,
@@ -81,7 +82,7 @@ def gae(
             advantage[t, b] = following
 
 
-@inner
+@leaf
 @jit_ieee
 def moments(x: Any, index: Any) -> tuple[float, float]:
     """Return (mean, 1 / (std + 1e-8)) of x[index], (0, 1) of a single row; see ``standardise``."""
@@ -98,7 +99,7 @@ def moments(x: Any, index: Any) -> tuple[float, float]:
     return mean, 1 / (math.sqrt(square / (count - 1)) + 1e-8)
 
 
-@inner
+@leaf
 @jit_ieee
 def choices(z: Any, action: Any, sizes: Any, p: Any, entropies: Any) -> tuple[Any, Any]:
     """Return log pi and the entropy of a row's choices; write probabilities and entropies.
@@ -126,7 +127,7 @@ def choices(z: Any, action: Any, sizes: Any, p: Any, entropies: Any) -> tuple[An
     return log_prob, entropy
 
 
-@inner
+@leaf
 @jit_ieee
 def choices_backward(
     d: Any, action: Any, sizes: Any, p: Any, entropies: Any, log_prob: Any, entropy: Any
@@ -146,7 +147,7 @@ def choices_backward(
         start = stop
 
 
-@inner
+@leaf
 @jit_ieee
 def gaussian(z: Any, action: Any, log_std: Any, scaled: Any) -> tuple[Any, Any]:
     """Return log pi and the entropy of real actions [K]; write (action - mean) / std."""
@@ -159,16 +160,16 @@ def gaussian(z: Any, action: Any, log_std: Any, scaled: Any) -> tuple[Any, Any]:
     return log_prob, entropy
 
 
-@inner
+@leaf
 @jit_ieee
 def actor_critic_loss(
     rows: Any, rollout: Any, sizes: Any, log_std: Any, outputs: Any, grads: Any, rule: Any,
-    metrics: Any,
+    p: Any, entropies: Any, metrics: Any,
 ) -> None:  # fmt: skip
     """Write the gradients of ``PPO.loss`` or ``OnePassLearner.loss`` for ``rows`` of the rollout.
 
     ``outputs``, ``grads``: the policy's outputs [n, K] and V [n, 1], and their gradients.
-    Others: see ``actor_critic_passes``.
+    ``p`` [K] and ``entropies`` [choices] are overwritten. Others: see ``actor_critic_passes``.
     """
     _, action, behaviour, advantage, target, old = rollout
     clip, value_clip, value_coef, entropy_coef, _, standardised, surrogate = rule
@@ -176,7 +177,6 @@ def actor_critic_loss(
     count = len(rows)
     share, low, high = F(1 / max(1, count)), F(1 - clip), F(1 + clip)
     mean, inverse = moments(advantage, rows) if standardised > 0 else (0.0, 1.0)
-    p, entropies = np.empty(z.shape[1], np.float32), np.empty(max(1, len(sizes)), np.float32)
     weight = F(-entropy_coef) * share
     metrics[:] = 0.0
     if log_std is not None:
@@ -244,6 +244,8 @@ def actor_critic_passes(
     p, g = state[0], state[1]
     valid_rows, orders, bounds = batches
     norm, passes, parts = 0.0, 0, len(bounds) - 1
+    chances = np.empty(layers[heads[0], N_OUT], np.float32)
+    entropies = np.empty(max(1, len(sizes)), np.float32)
     for epoch in range(len(orders)):
         for k in range(parts):
             count = bounds[k + 1] - bounds[k]
@@ -252,7 +254,10 @@ def actor_critic_passes(
             forward(layers, p, x, count, h, unit, inverse)
             outputs = part(h, layers[heads[0]], count), part(h, layers[heads[1]], count)
             grads = part(d, layers[heads[0]], count), part(d, layers[heads[1]], count)
-            actor_critic_loss(rows[:count], rollout, sizes, log_std, outputs, grads, rule, metrics)
+            actor_critic_loss(
+                rows[:count], rollout, sizes, log_std, outputs, grads, rule, chances, entropies,
+                metrics,
+            )  # fmt: skip
             backward(layers, p, g, x, count, count, h, unit, inverse, d)
             norm = step(kind, state, most, lr, eps)
             if not np.isfinite(norm):

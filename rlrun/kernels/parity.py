@@ -10,12 +10,13 @@ from torch import Tensor
 
 from rlrun.errors import NumericError
 from rlrun.policy.base import LearningPolicy
-from rlrun.schema import ControlConfig
+from rlrun.schema import ControlConfig, PPOConfig, PQNConfig
 from rlrun.types import Sample, Update
 
 TOLERANCE = 1e-4  # relative to max(1, |x|) per gradient step; float32 rounding is some 1e-6
 # Shares of rows above a threshold: rounding decides whether on-policy ratios exceed 1.
 SHARES = {"train/rho_clipped", "train/clip_fraction"}
+MOST_PASSES = 2  # over a rollout; autograd takes its time for each
 NOISE, MIN_NOISE = 0.3, 0.05  # on targets' parameters, relative to their size, and at least
 _logger = logging.getLogger(__name__)
 
@@ -55,17 +56,21 @@ class KernelCheck:
         due, and learn from rows some of which end or come from another policy.
         """
         policy, sample = self.policy, probe_of(sample)
-        probe = _other_targets(policy.state_dict())
+        probe, config = _other_targets(policy.state_dict()), policy.config
+        if isinstance(config, PPOConfig | PQNConfig):
+            policy.config = replace(config, epochs=min(config.epochs, MOST_PASSES))
         if isinstance(policy.config, ControlConfig):
             probe["updates"] = policy.config.actor_every - 1
         results = []
-        for kernel in (None, self.kernel):
-            policy.kernel = kernel
-            policy.load_state_dict(_copy(probe))
-            try:
+        try:
+            for kernel in (None, self.kernel):
+                policy.kernel = kernel
+                policy.load_state_dict(_copy(probe))
                 results.append((policy.learn(sample), _copy(policy.state_dict())))
-            except NumericError:  # an overflow, which ends the run if the update has it, too
-                return 0.0
+        except NumericError:  # an overflow, which ends the run if the update has it, too
+            return 0.0
+        finally:
+            policy.config = config
         (expected, after), (computed, state) = results
         return largest_gap(expected, after, computed, state) / max(1, expected.steps)
 

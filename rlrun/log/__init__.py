@@ -1,5 +1,6 @@
 """Logging of metrics to metrics.jsonl, timings.jsonl, TensorBoard, loggers and the terminal."""
 
+import math
 import re
 import shlex
 import sys
@@ -24,6 +25,7 @@ __all__ = ["METRICS", "TIMED", "TIMINGS", "Log", "eval_metrics", "final_line"]
 METRICS, TIMINGS = "metrics.jsonl", "timings.jsonl"
 TIMED = ("time/", "codec/", "ray/")  # keys of timings.jsonl begin with one of these
 PROGRESS_SECONDS = 5.0  # between plain progress lines
+TIMINGS_SECONDS = 0.1  # least time between records of timings.jsonl
 _SECONDS = r"time/\w+_seconds"
 
 
@@ -64,6 +66,8 @@ class Log:
         self._files: list[JsonLinesFile] = []
         self._started = time.monotonic()
         self._env_steps, self._updates = resume_from or 0, 0
+        self._late: tuple[int, float, int, Mapping[str, float]] | None = None  # not yet written
+        self._written = -math.inf  # wall_seconds of the last record of timings
 
     def open(self) -> None:
         """Open the files. In a resumed run, drop records after its checkpoint."""
@@ -110,19 +114,28 @@ class Log:
         self._others.write(env_steps, plain)
 
     def write_timings(self, env_steps: int, timings: Mapping[str, float]) -> None:
-        """Write keys of time/, codec/ and ray/, wall_seconds and the rates since the last call.
+        """Write keys of time/, codec/ and ray/, wall_seconds and the rates since the last record.
 
         Seconds of this process are added to those before a resume. The run's digest contains none
         of these. ``time/updates_per_s`` uses the update count of the last call of ``progress``.
+        Of calls within ``TIMINGS_SECONDS`` of a record the last is written by ``committed``, if no
+        later one was.
         """
-        wall = self.wall_seconds
+        self._late = env_steps, self.wall_seconds, self._updates, timings
+        if self._late[1] - self._written >= TIMINGS_SECONDS:
+            self._write_late()
+
+    def _write_late(self) -> None:
+        if self._late is None:
+            return
+        (env_steps, wall, updates, timings), self._late = self._late, None
         values = {"time/wall_seconds": wall}
         if self._timed is not None:
-            then, steps, updates = self._timed
+            then, steps, made = self._timed
             span = max(wall - then, 1e-9)
             values["time/env_steps_per_s"] = (env_steps - steps) / span
-            values["time/updates_per_s"] = (self._updates - updates) / span
-        self._timed = (wall, env_steps, self._updates)
+            values["time/updates_per_s"] = (updates - made) / span
+        self._timed, self._written = (wall, env_steps, updates), wall
         for key, value in timings.items():
             assert key.startswith(TIMED), key
             values[key] = value + self._earlier.get(key, 0.0)
@@ -174,6 +187,7 @@ class Log:
 
     def committed(self) -> dict[str, Committed]:
         """Flush all files. Return size and SHA-256 of the two, for a checkpoint."""
+        self._write_late()
         if self._board is not None:
             self._board.flush()
         return {METRICS: self._metrics.committed(), TIMINGS: self._timings.committed()}
@@ -187,7 +201,7 @@ class Log:
         """Drop the records after ``env_steps``, when ``committed`` was taken, to go on there."""
         self._metrics.rewind(committed.get(METRICS, NOTHING))
         self._timings.rewind(committed.get(TIMINGS, NOTHING))
-        self._timed = None
+        self._timed, self._late, self._written = None, None, -math.inf
         if self._board is not None:
             self._board.purge(env_steps + 1)
 

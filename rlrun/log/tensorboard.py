@@ -1,8 +1,7 @@
 """TensorBoard event files.
 
-Uses TensorBoard's protobuf messages and record writer. Unlike torch's SummaryWriter there is no
-thread: pending records are written together. A failing disk stops the event file with one warning,
-not the training.
+Uses TensorBoard's protobuf messages. Unlike torch's SummaryWriter it has no thread: pending records
+are written together. A failing disk stops the event file with one warning, not the training.
 """
 
 import io
@@ -25,8 +24,8 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
-from tensorboard.summary.writer.record_writer import RecordWriter
 
+from rlrun.log import event_records
 from rlrun.log.trial import NAMED, TrialRow, Value
 
 _logger = logging.getLogger(__name__)
@@ -189,7 +188,6 @@ class TensorBoardWriter:
     ) -> None:
         self._file: BinaryIO | None = None
         self._pending = io.BytesIO()
-        self._records = RecordWriter(self._pending)
         self._flushed = time.monotonic()
         self._last: dict[str, float] = {}
         self._declared = False
@@ -275,7 +273,7 @@ class TensorBoardWriter:
     def copy(self, event: Event) -> None:
         """Write an event of another file unchanged."""
         if self._file is not None:
-            self._records.write(event.SerializeToString())
+            self._pending.write(event_records.encode(event.SerializeToString()))
 
     def flush(self) -> None:
         """Pass pending records to the operating system."""
@@ -317,8 +315,7 @@ class TensorBoardWriter:
     def _event(self, step: int, **fields: Any) -> None:
         if self._file is not None:
             now = time.time() if self.now is None else self.now
-            event = Event(wall_time=now, step=step, **fields)
-            self._records.write(event.SerializeToString())
+            self.copy(Event(wall_time=now, step=step, **fields))
 
     def _stop(self, error: OSError) -> None:
         _logger.warning("TensorBoard logging stops, training continues: %s", error)

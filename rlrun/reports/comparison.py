@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
 from rlrun.reports.intervals import (
     LEVEL,
@@ -236,7 +236,7 @@ def probability_of_improvement(a: ArrayLike, b: ArrayLike) -> Estimate:
 
 def _improvement_end(value: float, n: int, m: int, tasks: int) -> float:
     """Return the lower theta at which value - theta = z sqrt(V(theta) / tasks)."""
-    z = float(special.ndtri(0.5 + 0.5 * LEVEL))
+    z = float(scipy.special.ndtri(0.5 + 0.5 * LEVEL))
     low, high = 0.0, value
     for _ in range(60):
         theta = 0.5 * (low + high)

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
 Floats = NDArray[np.floating[Any]]
 
@@ -128,7 +128,7 @@ def mean_band(scores: ArrayLike, *, bounds: Bounds = UNBOUNDED) -> tuple[Floats,
     variance = np.where(equal, 1.0, np.square(deviation).mean(0))
     k = np.where(equal, 0.0, (deviation**3).mean(0) / variance**1.5) / math.sqrt(n)
     error = np.where(equal, np.nan, scale * np.sqrt(variance / (n - 1)))
-    t = float(special.stdtrit(n - 1, 0.5 + 0.5 * LEVEL))
+    t = float(scipy.special.stdtrit(n - 1, 0.5 + 0.5 * LEVEL))
     low, high = mean - _without_skew(t, k) * error, mean - _without_skew(-t, k) * error
     return mean, *within(x, low, high, bounds)
 
@@ -169,7 +169,7 @@ def _order_statistics(n: int) -> int:
     """
     for dropped in range(n // 2):
         inside = n - 1 - 2 * dropped  # s - r
-        if special.betaincinv(inside, n - inside + 1, 1.0 - LEVEL) < CONTENT:
+        if scipy.special.betaincinv(inside, n - inside + 1, 1.0 - LEVEL) < CONTENT:
             return dropped - 1
     return n // 2 - 1
 
@@ -199,8 +199,8 @@ def tolerance_interval(scores: ArrayLike, *, bounds: Bounds = UNBOUNDED) -> Esti
         method = f"tolerance {CONTENT:.0%}, order statistics"
         why = f"{claim}, whatever the distribution of scores."
         return Estimate(median, float(x[dropped]), float(x[-1 - dropped]), method, why)
-    factor = special.ndtri(0.5 + 0.5 * CONTENT) * math.sqrt(
-        (n - 1) * (1 + 1 / n) / special.chdtri(n - 1, LEVEL)
+    factor = scipy.special.ndtri(0.5 + 0.5 * CONTENT) * math.sqrt(
+        (n - 1) * (1 + 1 / n) / scipy.special.chdtri(n - 1, LEVEL)
     )
     mean = float(x.mean())
     scale = max(mean - float(x[0]), float(x[-1]) - mean)  # squares of scores may overflow
@@ -224,8 +224,8 @@ def success_interval(successes: int, trials: int) -> Estimate:
     """
     k, n = successes, trials
     tail = 0.5 * (1.0 - LEVEL)
-    low = float(special.betaincinv(k, n - k + 1, tail)) if k else 0.0
-    high = float(special.betaincinv(k + 1, n - k, 1.0 - tail)) if k < n else 1.0
+    low = float(scipy.special.betaincinv(k, n - k + 1, tail)) if k else 0.0
+    high = float(scipy.special.betaincinv(k + 1, n - k, 1.0 - tail)) if k < n else 1.0
     why = f"{k} of {n} independent trials; covers at least {LEVEL:.0%} for every true rate."
     return Estimate(k / n, low, high, "binomial, Clopper-Pearson", why)
 

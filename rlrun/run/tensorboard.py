@@ -12,11 +12,10 @@ from pathlib import Path
 from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.summary.writer.record_writer import RecordWriter
 
 from rlrun.config import load
 from rlrun.errors import CheckpointError, ConfigError, StorageError
-from rlrun.log import METRICS, TIMINGS
+from rlrun.log import METRICS, TIMINGS, event_records
 from rlrun.log.jsonl import read_records
 from rlrun.log.tensorboard import TensorBoardWriter, declare
 from rlrun.log.trial import NAMED, TrialRow, Value, column_kinds, file_name, trial_name
@@ -101,10 +100,10 @@ class BoardView:
         """Write the row of the HPARAMS tab, with the columns of all runs."""
         trial = TrialRow(name, settings, self._differing, self._kinds)
         with (self.directory / name / _FIRST).open("wb") as file:
-            records = RecordWriter(file)
-            records.write(Event(file_version="brain.Event:2").SerializeToString())
-            for value in declare(trial):
-                records.write(Event(summary=Summary(value=[value])).SerializeToString())
+            version = Event(file_version="brain.Event:2")
+            rows = (Event(summary=Summary(value=[value])) for value in declare(trial))
+            for event in (version, *rows):
+                file.write(event_records.encode(event.SerializeToString()))
 
     def _link(self) -> None:
         for path, name in self.names.items():

@@ -34,12 +34,15 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from rlrun.errors import ResourceError
+from rlrun.jit import build_tables
+from rlrun.loading import begin_loading_torch
 from rlrun.pipeline.forkserver import SIGNALS
 from rlrun.pipeline.stop import StopRequest
 from rlrun.version import begin_git_state, git_state
 
+_BEFORE = "decimal", "mmap", "queue", "safetensors", "sqlite3", "unicodedata"  # see loading.py
 _PRELOAD = (
-    *("rlrun.cli.sweep", "rlrun.config", "rlrun.run.start", "rlrun.run.evaluate"),
+    *("rlrun.config", "rlrun.run.start", "rlrun.run.evaluate"),
     *("rlrun.log.tensorboard", "rlrun.log.loggers", "rlrun.reports.runs"),
     *("rlrun.dataset", "rlrun.env.classic", "rlrun.env.diagnostic.memory"),
     *("rlrun.video.files", "PIL.ImageDraw", "PIL.ImageFont", "PIL.ImageSequence"),
@@ -226,9 +229,15 @@ def call(name: str) -> Callable[..., Any]:
 
 
 def preload() -> None:
-    """Import the modules that jobs need, without starting a thread."""
+    """Import the modules that jobs need. No thread is left."""
     gc.disable()
     begin_git_state()
+    for name in _BEFORE:
+        import_module(name)
+    loading = begin_loading_torch()
+    import_module("rlrun.cli.sweep")
+    if loading is not None:
+        loading.join()
     import torch
 
     torch.set_num_threads(1)
@@ -236,7 +245,8 @@ def preload() -> None:
         import_module(name)
     import_module("PIL.Image").preinit()  # plugins that the first picture imports
     import_module("rlrun.config").Composer()  # Hydra's plugins
-    _preload_numba()
+    build_tables()
+    import_module("rlrun.log.event_records").crc32c(b"")  # builds tables
     git_state()  # the jobs' is that of the code which is imported here
     platform.platform()
     registry: Any = weakref.finalize
@@ -244,15 +254,6 @@ def preload() -> None:
         finalizer.atexit = False
     gc.freeze()  # a collection in a job would copy all pages of what was imported
     gc.enable()
-
-
-def _preload_numba() -> None:
-    """Let numba build its tables, for which the first kernel of every process takes 0.3 s."""
-    with suppress(ImportError, AttributeError):  # not installed, or another version
-        from numba.core.registry import cpu_target
-
-        cpu_target.typing_context.refresh()
-        cpu_target.target_context.refresh()
 
 
 def main(argv: Sequence[str]) -> None:

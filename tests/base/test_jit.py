@@ -13,6 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rlrun import jit
@@ -134,6 +135,44 @@ def test_a_kernel_for_kernels_alone_has_no_entry_and_raises_where_python_calls_i
     assert entries == [True, False]
     with pytest.raises(TypeError):
         inner(1)
+
+
+@pytest.mark.skipif(not jit.COMPILED, reason="nothing is compiled")
+def test_a_leaf_counts_no_references_and_makes_no_array():
+    import numba
+
+    @jit.leaf
+    @numba.njit
+    def add(x, i):
+        x[i] += 1.0
+
+    @jit.leaf
+    @numba.njit
+    def make(n):
+        return np.zeros(n)
+
+    @numba.njit
+    def outer(x):
+        for i in range(len(x)):
+            add(x, i)
+
+    x = np.zeros(3)
+    outer(x)
+    assert x.tolist() == [1, 1, 1]
+    assert "NRT_" not in "".join(add.inspect_llvm().values())
+    with pytest.raises(numba.core.errors.NumbaError, match="array"):
+        make.compile((numba.int64,))
+
+
+@pytest.mark.skipif(not jit.COMPILED, reason="nothing is compiled")
+def test_numba_takes_scipys_products_for_granted_and_finds_them_where_they_are_used():
+    code = (
+        "import sys, numba, numpy as np, rlrun.kernels.layers as layers\n"
+        "print(layers.tanh(np.float32(0)), 'scipy.linalg' in sys.modules)\n"
+        "print(numba.njit(lambda x: np.linalg.inv(x) @ x)(2 * np.eye(2))[0, 0])"
+    )
+    found = subprocess.check_output([sys.executable, "-c", code], text=True)
+    assert found.split() == ["0.0", "False", "1.0"]
 
 
 @jit.jit

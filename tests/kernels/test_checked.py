@@ -33,6 +33,8 @@ def test_the_comparison_leaves_no_trace(name):
     for sample in samples:
         one, two = checked.update(sample), plain.update(sample)
         assert one.metrics == two.metrics
+        assert one.steps == two.steps
+    assert checked.config == plain.config
     assert_equal_states(checked, plain)
 
 

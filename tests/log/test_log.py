@@ -30,6 +30,11 @@ def scalars(run_dir):
     return {(tag, e.step): e.value for tag in tags for e in events.Scalars(tag)}
 
 
+@pytest.fixture(autouse=True)
+def _every_call_is_a_record(monkeypatch):
+    monkeypatch.setattr("rlrun.log.TIMINGS_SECONDS", 0.0)
+
+
 def run(log, steps):
     for step in steps:
         log.progress(step, step // 4, **{"return": float(step)})
@@ -150,3 +155,18 @@ def test_speeds_are_not_counted_over_a_rewind(tmp_path):
     records = [*read_records(tmp_path / "a/timings.jsonl")]
     assert [record["env_steps"] for record in records] == [30, 60, 90, 120]
     assert ["time/env_steps_per_s" in record for record in records] == [True, True, False, True]
+
+
+def test_timings_have_few_records_a_second_and_the_last_before_a_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.setattr("rlrun.log.TIMINGS_SECONDS", 1000.0)
+    with make(BARE, tmp_path / "a") as log:
+        run(log, [30, 60, 90])
+        known = log.committed()
+        assert log.committed() == known, "it is written once"
+        run(log, [120, 150])
+        log.rewind(90, known)
+        assert log.committed() == known, "a rewind drops what is not written"
+    records = [*read_records(tmp_path / "a/timings.jsonl")]
+    assert [record["env_steps"] for record in records] == [30, 90]
+    assert records[1]["time/updates_per_s"] > 0
+    assert len([*read_records(tmp_path / "a/metrics.jsonl")]) == 6
