@@ -1,6 +1,7 @@
 """The parts of a pipeline: shared state, log, evaluations, saving and faults."""
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -39,6 +40,7 @@ from rlrun.run.files import require_in_place
 from rlrun.run.manifest import CHECKPOINTS, how_to_go_on
 from rlrun.run.tensors import copied, require_kind
 from rlrun.schema import RunConfig
+from rlrun.schema.run import CHECKPOINT_SECONDS, CHECKPOINT_STEPS
 from rlrun.trust import fault_of_users
 from rlrun.types import Counters, Policy
 
@@ -258,16 +260,28 @@ class Saving:
     settings: dict[str, Any]  # of the plan, for resumed runs
     warned: bool = False  # that the run cannot be resumed exactly
     past_bytes: tuple[int, int] | None = None  # of the past weights: uncompressed, in files
+    began: float = -math.inf  # monotonic time of the last checkpoint
 
     def after_chunk(self, before: int) -> None:
-        """Save if a checkpoint became due since env step ``before``."""
-        if self.parts.progress.due(self.config.checkpoint_every, before):
+        """Save if a checkpoint became due since env step ``before``.
+
+        Without ``run.checkpoint_every`` it is left out soon after another one. A run that diverged
+        ends there all the same, because its end must not depend on the speed of the machine; nor
+        may a rollback.
+        """
+        config = self.config
+        if not self.parts.progress.due(config.checkpoint_every or CHECKPOINT_STEPS, before):
+            return
+        exact = config.checkpoint_every is not None or config.on_nan == "rollback"
+        if exact or time.monotonic() - self.began >= CHECKPOINT_SECONDS:
             self.save()
+        else:
+            require_finite(self.parts)
 
     def save(self) -> None:
         """Save a checkpoint. Raises: NumericError, StorageError."""
         p, progress = self.parts, self.parts.progress
-        progress.phase = "save"
+        progress.phase, self.began = "save", time.monotonic()
         require_in_place(p.run_dir)
         with progress.part("checkpoint"):
             state = self.state_dict()

@@ -126,6 +126,9 @@ _UPDATES = read_when("policy.updates")
 _COLLECTS = read_when("pipeline=serial|overlapped|ray")
 
 
+CHECKPOINT_STEPS, CHECKPOINT_SECONDS = 10_000, 1.0  # at least; run.checkpoint_every=null
+
+
 @dataclass(frozen=True)
 class RunConfig(Ranged):
     dir: str | None
@@ -133,7 +136,7 @@ class RunConfig(Ranged):
     eval_every: int = field(metadata=positive())
     eval_episodes: int = field(metadata=within(1, 10**6))
     video_every: int | None = field(metadata=positive())
-    checkpoint_every: int = field(metadata=positive())
+    checkpoint_every: int | None = field(metadata=positive())
     keep_checkpoints: int = field(metadata=within(1, 10**6))
     stop_return: float | None
     stop_after: int = field(metadata=at_least(1))

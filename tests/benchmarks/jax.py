@@ -103,8 +103,12 @@ def jax(o: Namespace) -> list[Row]:
 def overrides(name: str, env_steps: int) -> list[str]:
     """Return those of a run that is evaluated once, at its end."""
     half = [f"explore.epsilon.over={env_steps // 2}"] if name.startswith("pqn") else []
-    seldom = [f"run.checkpoint_every={env_steps // 10}", f"logger.every={env_steps // 100}"]
-    return [*RUNS[name][0], *half, f"run.eval_every={env_steps}", *seldom]
+    return [
+        *RUNS[name][0],
+        *half,
+        f"run.eval_every={env_steps}",
+        f"logger.every={env_steps // 100}",
+    ]
 
 
 def own(name: str, env_steps: int, seed: int) -> Answer:

@@ -149,6 +149,7 @@ buffer.demos=some/data | buffer.demo_ratio=0.5 | logger.wandb=offline | logger.m
 memory.hidden=40 | memory.heads=8 | memory.r_max=0.75 | memory.max_phase=3 | buffer.alpha=0.25
 env.id=Acrobot-v1 | env.instances=1 collector.num_envs=1 env.eval_kwargs={} | resume.allow=[seed]
 run.video_every=9 | env.backend=sync | env.on_worker_failure=restart | learner.precision=bf16
+run.checkpoint_every=9
 learner.backend=torch | transport.weights=xorz | transport.copies=bf16 | pipeline.inference=central
 transport.chunks=planes | policy.state_init=zero | policy.noisy_resample=chunk | policy.mixer=sum
 policy.trace=retrace policy.munchausen=null policy.distribution=none policy.nstep=3

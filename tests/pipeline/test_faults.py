@@ -10,6 +10,7 @@ import torch
 from rlrun.buffer.replay import Replay
 from rlrun.cli.main import main
 from rlrun.errors import ConfigError, EnvError, NumericError, error_named, known_error
+from rlrun.pipeline import parts
 from rlrun.pipeline.bonus import RND
 from rlrun.pipeline.parts import MAX_ROLLBACKS, first_non_finite, other_streams
 from rlrun.policy.control import ControlLearner
@@ -80,6 +81,35 @@ def test_weights_are_checked_before_they_are_saved(tmp_path, monkeypatch, every)
         assert finite(tmp_path)
         assert "step_000000048" in str(error)
     assert ("rlrun resume" in str(error)) == (every == 40)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words", "often"),
+    [(1e9, (), False), (0.0, (), True), (1e9, ("run.on_nan=rollback",), True)],
+)
+def test_checkpoints_are_some_time_apart_and_a_divergence_ends_the_run_as_early(
+    tmp_path, monkeypatch, seconds, words, often
+):
+    """Where a run ends does not depend on the machine's speed, nor where a rollback begins."""
+    monkeypatch.setattr(parts, "CHECKPOINT_STEPS", 16)
+    monkeypatch.setattr(parts, "CHECKPOINT_SECONDS", seconds)
+    monkeypatch.setattr(parts, "MAX_ROLLBACKS", 0)
+    report = parts.LoopReport.after_chunk
+
+    def spoil(self, before):
+        report(self, before)
+        if self.parts.progress.counters.env_steps == 64:
+            next(self.parts.policy.net.parameters()).data[0] = math.nan
+
+    monkeypatch.setattr(parts.LoopReport, "after_chunk", spoil)
+    words = (*BANDIT, *words, "learner.backend=torch", "logger.every=1000000",
+             "learner.learning_starts=0", "run.keep_checkpoints=9", "run.total_steps=160",
+             "run.eval_every=1000", "run.checkpoint_every=null", "collector.num_envs=1",
+             "collector.n_sample=16")  # fmt: skip
+    error, record = fails(NumericError, tmp_path, *words)
+    assert str(error).startswith("policy/net/net/torso.")
+    assert record["env_steps"] == 64
+    assert saved(tmp_path) == ([16, 32, 48] if often else [16])
 
 
 def test_a_bonus_is_checked_before_it_is_saved(tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ import numpy as np
 
 from rlrun.reports.doctor.evidence import Evidence, steps
 from rlrun.run.files import is_in_use
+from rlrun.schema.run import CHECKPOINT_STEPS
 from rlrun.trust import packages_of, resume_line
 
 BROKEN, HARMFUL, NOTE = 3, 2, 1  # severities
@@ -167,9 +168,11 @@ def slow(e: Evidence) -> Rows:
         share, seconds = e.spent(part) / total, f"{e.spent(part):.0f} of {total:.0f} seconds"
         if share > most:
             fewer = " run.eval_episodes*0.4" if part == "eval" else ""
+            times = max(2, round(share / 0.1))
+            rarer = f"{key}*{times}" if e.value(key) else f"{key}={times * CHECKPOINT_STEPS}"
             yield Found(
                 f"{share:.0%} of the time goes into {what} ({seconds}).",
-                f"{key}*{max(2, round(share / 0.1))}{fewer}",
+                f"{rarer}{fewer}",
                 look=f"time/{part}_seconds time/env_steps_per_s",
             )
 
