@@ -13,6 +13,7 @@ from threading import Thread
 
 _DEPENDENCIES, _LIBRARY = "libtorch_global_deps.so", "libtorch_cpu.so"
 _CUDA = "libtorch_cuda.so"
+_begun: list[Thread] = []
 
 
 def begin_loading_torch() -> Thread | None:
@@ -36,5 +37,11 @@ def begin_loading_torch() -> Thread | None:
             dlopen(os.fsencode(path), os.RTLD_NOW | visible)
 
     thread = Thread(target=load, name="loading-torch")
+    _begun.append(thread)
     thread.start()
     return thread
+
+
+def is_loading() -> bool:
+    """Return whether a library is being loaded: a regular end of the process would wait for it."""
+    return any(thread.is_alive() for thread in _begun)

@@ -71,8 +71,9 @@ def _leave(code: int) -> None:
 
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
-    connection = sys.modules.get("rlrun.sweeps.ray_pool")
-    if connection is not None and connection.is_lost:  # Ray's threads crash at a regular end
+    connection, loading = map(sys.modules.get, ("rlrun.sweeps.ray_pool", "rlrun.loading"))
+    is_lost = connection is not None and connection.is_lost  # Ray's threads crash at a regular end
+    if is_lost or (loading is not None and loading.is_loading()):  # which nobody waits for
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -13,13 +13,14 @@ from rlrun.loading import begin_loading_torch
 CODE = """
 import sys
 from pathlib import Path
-from rlrun.loading import begin_loading_torch
+from rlrun.loading import begin_loading_torch, is_loading
 
 maps = Path("/proc/self/maps")
 assert "libtorch_cpu.so" not in maps.read_text()
 thread = begin_loading_torch()
 if thread is not None:
     thread.join()
+    assert not is_loading()
     assert "libtorch_cpu.so" in maps.read_text()
     assert "torch" not in sys.modules
 import torch
