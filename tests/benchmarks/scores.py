@@ -160,8 +160,7 @@ ROWS = {
         "experiment=zoo_dqn_lunarlander", ">= 154, rl-zoo3", needs="box2d"
     ),
     "lunarlander_ddqn_per": Row(
-        "experiment=zoo_dqn_lunarlander buffer=prioritized run.eval_every=50000",
-        ">= 265.9, SLM-Lab", steps=300_000, needs="box2d",
+        "experiment=zoo_ddqn_per_lunarlander", ">= 265.9, SLM-Lab", needs="box2d"
     ),
     "acrobot_qrdqn": Row(
         f"policy=qrdqn env=acrobot {ACROBOT} learner.replay_ratio=192",
