@@ -6,6 +6,7 @@ hold Python's lock meanwhile, but its own: an import of a compiled module waits 
 
 import ctypes
 import os
+import signal
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,7 +39,9 @@ def begin_loading_torch() -> Thread | None:
 
     thread = Thread(target=load, name="loading-torch")
     _begun.append(thread)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # for the main thread
     thread.start()
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return thread
 
 

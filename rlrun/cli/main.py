@@ -9,7 +9,7 @@ imported only by the commands that need them: help and Tab answer in 0.1 s.
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from io import TextIOWrapper
 from typing import TYPE_CHECKING
@@ -74,8 +74,9 @@ def _leave(code: int) -> None:
     connection, loading = map(sys.modules.get, ("rlrun.sweeps.ray_pool", "rlrun.loading"))
     is_lost = connection is not None and connection.is_lost  # Ray's threads crash at a regular end
     if is_lost or (loading is not None and loading.is_loading()):  # which nobody waits for
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in filter(None, (sys.stdout, sys.stderr)):  # None: closed by who starts rlrun
+            with suppress(OSError):
+                stream.flush()
         os._exit(code)
 
 

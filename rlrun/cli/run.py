@@ -16,7 +16,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, flag_override
 
-from rlrun.cli import uncollected
+from rlrun.cli import importing_torch
 from rlrun.cli.error_report import SweepStopped, exit_code, job_error, line_of
 from rlrun.config import Composer, load, read_checked, read_composed, to_yaml
 from rlrun.config.checks import check_typed_keys
@@ -152,7 +152,7 @@ def start_job(
             _prepare(config, own_process=own_process)
             hydra: Any = HydraConfig.instance().cfg
             write_texts(run_dir, raw_yaml, typed_overrides(hydra))
-            with uncollected() if own_process else nullcontext():
+            with importing_torch() if own_process else nullcontext():
                 from rlrun.run.start import Launch, start
 
             return start(Launch(config, run_dir, raw_yaml, own_process=own_process))
@@ -238,7 +238,7 @@ def resume_loaded(
     """
     try:
         _prepare(config, own_process=own_process)
-        with uncollected() if own_process else nullcontext():
+        with importing_torch() if own_process else nullcontext():
             from rlrun.run.start import Launch, start
 
         return start(Launch(config, run_dir, raw_yaml, overrides, step, own_process))

@@ -5,7 +5,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, SupportsFloat
 
@@ -66,7 +66,7 @@ class Log:
         self._files: list[JsonLinesFile] = []
         self._started = time.monotonic()
         self._env_steps, self._updates = resume_from or 0, 0
-        self._late: tuple[int, float, int, Mapping[str, float]] | None = None  # not yet written
+        self._late: Callable[[], Mapping[str, float]] | None = None  # timings not yet written
         self._written = -math.inf  # wall_seconds of the last record of timings
 
     def open(self) -> None:
@@ -113,33 +113,34 @@ class Log:
             self._board.scalars(env_steps, plain)
         self._others.write(env_steps, plain)
 
-    def write_timings(self, env_steps: int, timings: Mapping[str, float]) -> None:
+    def write_timings(self, timings: Callable[[], Mapping[str, float]]) -> None:
         """Write keys of time/, codec/ and ray/, wall_seconds and the rates since the last record.
 
         Seconds of this process are added to those before a resume. The run's digest contains none
-        of these. ``time/updates_per_s`` uses the update count of the last call of ``progress``.
-        Of calls within ``TIMINGS_SECONDS`` of a record the last is written by ``committed``, if no
-        later one was.
+        of these. Env steps and updates are those of the last call of ``progress``. Within
+        ``TIMINGS_SECONDS`` of a record ``timings`` is called by ``write_late_timings``, unless a
+        later one was by then.
         """
-        self._late = env_steps, self.wall_seconds, self._updates, timings
-        if self._late[1] - self._written >= TIMINGS_SECONDS:
-            self._write_late()
+        self._late = timings
+        if self.wall_seconds - self._written >= TIMINGS_SECONDS:
+            self.write_late_timings()
 
-    def _write_late(self) -> None:
+    def write_late_timings(self) -> None:
+        """Write what ``write_timings`` left, before an evaluation or a checkpoint."""
         if self._late is None:
             return
-        (env_steps, wall, updates, timings), self._late = self._late, None
+        timings, self._late, wall = self._late(), None, self.wall_seconds
         values = {"time/wall_seconds": wall}
         if self._timed is not None:
-            then, steps, made = self._timed
+            then, steps, updates = self._timed
             span = max(wall - then, 1e-9)
-            values["time/env_steps_per_s"] = (env_steps - steps) / span
-            values["time/updates_per_s"] = (updates - made) / span
-        self._timed, self._written = (wall, env_steps, updates), wall
+            values["time/env_steps_per_s"] = (self._env_steps - steps) / span
+            values["time/updates_per_s"] = (self._updates - updates) / span
+        self._timed, self._written = (wall, self._env_steps, self._updates), wall
         for key, value in timings.items():
             assert key.startswith(TIMED), key
             values[key] = value + self._earlier.get(key, 0.0)
-        self._write(self._timings, env_steps, values)
+        self._write(self._timings, self._env_steps, values)
 
     def begin(self) -> None:
         """Note that the loop begins: the progress display measures speed from now on."""
@@ -187,7 +188,7 @@ class Log:
 
     def committed(self) -> dict[str, Committed]:
         """Flush all files. Return size and SHA-256 of the two, for a checkpoint."""
-        self._write_late()
+        self.write_late_timings()
         if self._board is not None:
             self._board.flush()
         return {METRICS: self._metrics.committed(), TIMINGS: self._timings.committed()}

@@ -186,6 +186,7 @@ class LoopEvaluations:
         p, steps = self.parts, self.parts.progress.counters.env_steps
         before = p.policy.generator.bit_generator.state, generators_state()
         self.pending, p.progress.unsaved, p.progress.phase = True, True, "evaluate"
+        p.log.write_late_timings()  # which say when the evaluation began
         began = p.evaluator.steps
 
         def shown_stop() -> bool:  # shows on the way how long the evaluation already is
@@ -578,11 +579,14 @@ class LoopReport:
             p.log.write(counters.env_steps, metrics)
             shown = {short: metrics[name] for name, short in self.shown.items() if name in metrics}
             p.log.progress(counters.env_steps, counters.updates, **shown)
+        p.log.write_timings(self._timings)
+
+    def _timings(self) -> dict[str, float]:
+        """Return what the digest leaves out, so that it is the same with and without coding."""
+        p = self.parts
         timings = {f"time/{name}_seconds": value for name, value in self.elapsed().items()}
-        # The digest leaves out codec/ and time/: it is the same with and without coding.
         timings |= p.source.transport_metrics() | self.saving.codec_metrics()
-        timings |= {} if p.buffer is None else p.buffer.codec_metrics()
-        p.log.write_timings(counters.env_steps, timings)
+        return timings | ({} if p.buffer is None else p.buffer.codec_metrics())
 
     def elapsed(self) -> dict[str, float]:
         """Return the seconds of each part since this process began.

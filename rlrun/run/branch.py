@@ -33,8 +33,8 @@ def checkpoint_at(run_dir: Path, step: int | None) -> Path:
     existing = manifest.list_checkpoints(run_dir / CHECKPOINTS)
     if not existing:
         raise ConfigError(
-            f"RUN_DIR = {run_dir}: has no checkpoint yet; a run saves one every "
-            "run.checkpoint_every env steps and at its end; wait for the first, or continue: "
+            f"RUN_DIR = {run_dir}: has no checkpoint yet; a run saves them on its "
+            "way (run.checkpoint_every) and at its end; wait for the first, or continue: "
             f"{resume_line(run_dir)}",
             key="RUN_DIR",
         )

@@ -76,8 +76,8 @@ def require_saved(directory: Path) -> None:
     """Raise CheckpointError if a run has not saved anything yet. Nothing is damaged then."""
     if not list_checkpoints(directory) and not (directory / "last.json").exists():
         raise CheckpointError(
-            f"{directory.parent}: has no weights and no checkpoint yet; a run saves them every "
-            "run.checkpoint_every env steps and at its end; wait for the first, or continue: "
+            f"{directory.parent}: has no weights and no checkpoint yet; a run saves them on "
+            "its way (run.checkpoint_every) and at its end; wait for the first, or continue: "
             f"{resume_line(directory.parent)}"
         )
 

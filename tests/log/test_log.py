@@ -41,7 +41,7 @@ def run(log, steps):
         log.write(step, {"train/loss": 1 / (step + 3), "collect/return_mean": float(step)})
         if step % 30 == 0:
             log.write(step, {"eval/return_mean": step * 1.1})
-            log.write_timings(step, {"time/collect_seconds": 0.25, "codec/buffer_bytes": 3.0})
+            log.write_timings(lambda: {"time/collect_seconds": 0.25, "codec/buffer_bytes": 3.0})
 
 
 def test_the_same_calls_give_the_same_bytes_and_tensorboard_agrees(tmp_path):

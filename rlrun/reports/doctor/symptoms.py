@@ -169,7 +169,9 @@ def slow(e: Evidence) -> Rows:
         if share > most:
             fewer = " run.eval_episodes*0.4" if part == "eval" else ""
             times = max(2, round(share / 0.1))
-            rarer = f"{key}*{times}" if e.value(key) else f"{key}={times * CHECKPOINT_STEPS}"
+            # run.checkpoint_every=null: as many steps, and at least a second
+            present = max(CHECKPOINT_STEPS, round(e.ended_at / total))
+            rarer = f"{key}*{times}" if e.value(key) else f"{key}={times * present}"
             yield Found(
                 f"{share:.0%} of the time goes into {what} ({seconds}).",
                 f"{rarer}{fewer}",
