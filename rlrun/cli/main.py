@@ -71,7 +71,7 @@ def _leave(code: int) -> None:
 
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
-    connection, loading = map(sys.modules.get, ("rlrun.sweeps.ray_pool", "rlrun.loading"))
+    connection, loading = map(sys.modules.get, ("rlrun.sweeps.ray_pool", "rlrun.run.loading"))
     is_lost = connection is not None and connection.is_lost  # Ray's threads crash at a regular end
     if is_lost or (loading is not None and loading.is_loading()):  # which nobody waits for
         for stream in filter(None, (sys.stdout, sys.stderr)):  # None: closed by who starts rlrun

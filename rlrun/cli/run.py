@@ -24,9 +24,9 @@ from rlrun.config.config_errors import config_error
 from rlrun.config.directories import absolute, claim
 from rlrun.config.hydra_keys import check_logging, typed_overrides
 from rlrun.errors import ConfigError, Interrupted, RlrunError
-from rlrun.loading import begin_loading_torch
 from rlrun.run.branch import checkpoint_at, later_steps
 from rlrun.run.files import CONFIG, closed_log, replace_file
+from rlrun.run.loading import begin_loading_torch
 from rlrun.schema import Config
 from rlrun.schema.override import Override, read_overrides, split_node
 from rlrun.schema.ranges import format_value

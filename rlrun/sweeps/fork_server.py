@@ -35,12 +35,12 @@ from typing import Any, NoReturn
 
 from rlrun.errors import ResourceError
 from rlrun.jit import build_tables
-from rlrun.loading import begin_loading_torch
 from rlrun.pipeline.forkserver import SIGNALS
 from rlrun.pipeline.stop import StopRequest
+from rlrun.run.loading import begin_loading_torch
 from rlrun.version import begin_git_state, git_state
 
-_BEFORE = "decimal", "mmap", "queue", "safetensors", "sqlite3", "unicodedata"  # see loading.py
+_BEFORE = "decimal", "mmap", "queue", "safetensors", "sqlite3", "unicodedata"  # see run/loading.py
 _PRELOAD = (
     *("rlrun.config", "rlrun.run.start", "rlrun.run.evaluate"),
     *("rlrun.log.tensorboard", "rlrun.log.loggers", "rlrun.reports.runs"),

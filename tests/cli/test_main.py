@@ -5,6 +5,7 @@ import gc
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -446,3 +447,11 @@ def test_garbage_is_collected_after_the_block_alone():
         assert gc.isenabled()
     finally:
         gc.unfreeze()
+
+
+def test_an_early_error_with_a_closed_stdout_is_a_line(tmp_path):
+    """torch's library is being loaded then, so the process ends at once."""
+    line = f"{shlex.quote(sys.executable)} -m rlrun policy=pqn env=cartpole bogus=1 >&-"
+    found = subprocess.run(line, shell=True, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    assert found.returncode == 2
+    assert len(found.stderr.splitlines()) == 1

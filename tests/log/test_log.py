@@ -157,6 +157,19 @@ def test_speeds_are_not_counted_over_a_rewind(tmp_path):
     assert ["time/env_steps_per_s" in record for record in records] == [True, True, False, True]
 
 
+def test_timings_that_are_left_out_are_not_asked_for(tmp_path, monkeypatch):
+    """What counts since the last record, as bytes sent, would be lost."""
+    monkeypatch.setattr("rlrun.log.TIMINGS_SECONDS", 1000.0)
+    sent = iter([1.0, 2.0])
+    with make(BARE, tmp_path / "a") as log:
+        for step in (10, 20, 30):
+            log.progress(step, step)
+            log.write_timings(lambda: {"codec/chunks_bytes": next(sent)})
+        log.write_late_timings()
+    records = [*read_records(tmp_path / "a/timings.jsonl")]
+    assert [(r["env_steps"], r["codec/chunks_bytes"]) for r in records] == [(10, 1.0), (30, 2.0)]
+
+
 def test_timings_have_few_records_a_second_and_the_last_before_a_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr("rlrun.log.TIMINGS_SECONDS", 1000.0)
     with make(BARE, tmp_path / "a") as log:

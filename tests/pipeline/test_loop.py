@@ -350,6 +350,19 @@ def _die(*given, **named):
     raise Killed
 
 
+def test_an_evaluation_begins_with_a_record_of_the_time(tmp_path, monkeypatch):
+    """Wall times of scores are read off it, however fast the run is."""
+    monkeypatch.setattr("rlrun.log.TIMINGS_SECONDS", 1000.0)
+    words = (
+        "run.total_steps=20",
+        "run.eval_every=5",
+        "run.checkpoint_every=1000",
+        "logger.every=5",
+    )
+    go(tmp_path, *STEPWISE, *words)
+    assert {5, 10, 15} <= {r["env_steps"] for r in read_records(tmp_path / "timings.jsonl")}
+
+
 def test_logs_are_flushed_before_a_checkpoint_refers_to_them(tmp_path, monkeypatch):
     """Private: the other order shows after a loss of power alone."""
     done, sync, write = [], Log.sync, Saver._write

@@ -11,7 +11,7 @@ FILES = sorted((ROOT / "rlrun").rglob("*.py"))
 
 LAYERS = [  # lowest first; a room imports only from layers below its own, or from itself.
     # Files of ``run`` named here are below the rest of the room.
-    "jit blas spaces errors version terminal loading",
+    "jit blas spaces errors version terminal",
     "schema",
     "types trust",
     "functional codec log video",

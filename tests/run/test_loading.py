@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from rlrun.loading import begin_loading_torch
+from rlrun.run.loading import begin_loading_torch
 
 CODE = """
 import sys
 from pathlib import Path
-from rlrun.loading import begin_loading_torch, is_loading
+from rlrun.run.loading import begin_loading_torch, is_loading
 
 maps = Path("/proc/self/maps")
 assert "libtorch_cpu.so" not in maps.read_text()
@@ -39,5 +39,5 @@ def test_the_library_is_loaded_beside_the_imports():
 
 def test_without_torch_nothing_is_loaded(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch", raising=False)
-    monkeypatch.setattr("rlrun.loading.find_spec", lambda name: None)
+    monkeypatch.setattr("rlrun.run.loading.find_spec", lambda name: None)
     assert begin_loading_torch() is None
