@@ -120,8 +120,6 @@ def numpy_obstacle(config: schema.Config, obs: gym.Space[Any]) -> str | None:
         obs = obs["observation"]
     if policy.masks and has_mask(obs):
         return "observations have an action mask"
-    if isinstance(policy, schema.ControlConfig):  # the others' kernels have compiled loops
-        return None
     from rlrun.jit import COMPILED
 
     if not COMPILED:

@@ -11,6 +11,7 @@ their normalised sums in the same place of ``unit``.
 
 import math
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from rlrun import blas
 from rlrun.jit import COMPILED, inner, jit_ieee, jit_sums, leaf
+from rlrun.nets.actor_and_critics import Critics
 from rlrun.nets.qnet import QNet
 from rlrun.nets.torso import MLP
 from rlrun.policy.base import Part
@@ -29,9 +31,10 @@ BETA1, BETA2 = BETAS
 NORM_EPS = F(1e-5)  # of nn.LayerNorm
 
 # Columns of the table of layers. SOURCE: the layer that is read, -1: the input. WEIGHT, BIAS, NORM:
-# offsets in the parameters; weights are [out, in]; NORM: of scale, then shift, -1: none. OUT:
-# offset in a row of all outputs. SHARED: whether a later layer has the same source.
-SOURCE, N_IN, N_OUT, WEIGHT, BIAS, NORM, ACTIVATION, OUT, SHARED = range(9)
+# offsets in the parameters; NORM: of scale, then shift, -1: none. OUT: offset in a row of all
+# outputs. SHARED: whether a later layer has the same source. IN_FIRST: weights are [in, out], as a
+# critic's, not [out, in].
+SOURCE, N_IN, N_OUT, WEIGHT, BIAS, NORM, ACTIVATION, OUT, SHARED, IN_FIRST = range(10)
 NONE, RELU, TANH, ELU = range(4)  # activations
 ADAM, RADAM = range(2)
 
@@ -195,11 +198,12 @@ def forward(
     """
     at_x, at_p, at_h = address(x), address(p), address(h)
     for i in range(len(layers)):
-        source, n_in, n_out, weight, bias, norm, activation, out, _ = layers[i]
+        source, n_in, n_out, weight, bias, norm, activation, out, _, in_first = layers[i]
         below = at_x if source < 0 else at_h + BYTES * layers[source, OUT] * rows
         sgemm(
-            ROWS, PLAIN, TURNED, rows, n_out, n_in, ONE, below, n_in, at_p + BYTES * weight, n_in,
-            ZERO, at_h + BYTES * out * rows, n_out,
+            ROWS, PLAIN, PLAIN if in_first else TURNED, rows, n_out, n_in, ONE, below, n_in,
+            at_p + BYTES * weight, n_out if in_first else n_in, ZERO, at_h + BYTES * out * rows,
+            n_out,
         )  # fmt: skip
         y, offset = part(h, layers[i], rows), p[bias : bias + n_out]
         if norm >= 0:
@@ -210,7 +214,6 @@ def forward(
         activate(y, offset, activation)
 
 
-@inner
 @jit_ieee
 def backward(
     layers: np.ndarray, p: np.ndarray, g: np.ndarray, x: np.ndarray, room: int, rows: int,
@@ -218,14 +221,15 @@ def backward(
 ) -> None:  # fmt: skip
     """Write the gradients ``g`` of the parameters from those of the last layers' outputs in ``d``.
 
-    ``room``: rows of the ``forward`` pass, of which the loss depends on the first ``rows``.
-    Gradients of other layers are overwritten.
+    ``g`` without numbers: those of the layers' outputs alone. ``room``: rows of the ``forward``
+    pass, of which the loss depends on the first ``rows``. Gradients of other layers are
+    overwritten.
     """
     at_x, at_p, at_g, at_h, at_d = address(x), address(p), address(g), address(h), address(d)
     for i in range(len(layers) - 1, -1, -1):
-        source, n_in, n_out, weight, bias, norm, activation, out, shared = layers[i]
+        source, n_in, n_out, weight, bias, norm, activation, out, shared, in_first = layers[i]
         y, dy = part(h, layers[i], room)[:rows], part(d, layers[i], room)[:rows]
-        bias_grad = g[bias : bias + n_out]
+        bias_grad = g[bias : bias + n_out] if len(g) else np.empty(n_out, np.float32)
         bias_grad[:] = ZERO
         if norm >= 0:
             g[norm : norm + 2 * n_out] = ZERO
@@ -238,15 +242,43 @@ def backward(
             activate_backward(dy, y, bias_grad, activation)
         at = BYTES * layers[max(source, 0), OUT] * room
         below, slope = at_x if source < 0 else at_h + at, at_d + BYTES * out * room
-        sgemm(
-            ROWS, TURNED, PLAIN, n_out, n_in, rows, ONE, slope, n_out, below, n_in, ZERO,
-            at_g + BYTES * weight, n_in,
-        )  # fmt: skip
+        if len(g) and in_first:
+            sgemm(
+                ROWS, TURNED, PLAIN, n_in, n_out, rows, ONE, below, n_in, slope, n_out, ZERO,
+                at_g + BYTES * weight, n_out,
+            )  # fmt: skip
+        elif len(g):
+            sgemm(
+                ROWS, TURNED, PLAIN, n_out, n_in, rows, ONE, slope, n_out, below, n_in, ZERO,
+                at_g + BYTES * weight, n_in,
+            )  # fmt: skip
         if source >= 0:
             sgemm(
-                ROWS, PLAIN, PLAIN, rows, n_in, n_out, ONE, slope, n_out, at_p + BYTES * weight,
-                n_in, F(shared), at_d + at, n_in,
+                ROWS, PLAIN, TURNED if in_first else PLAIN, rows, n_in, n_out, ONE, slope, n_out,
+                at_p + BYTES * weight, n_out if in_first else n_in, F(shared), at_d + at, n_in,
             )  # fmt: skip
+
+
+@inner
+@jit_ieee
+def input_gradients(
+    layers: np.ndarray, p: np.ndarray, d: np.ndarray, room: int, first: int, grad: np.ndarray
+) -> None:  # fmt: skip
+    """Write the gradients of the input's columns from ``first`` on, after a ``backward`` pass.
+
+    ``grad`` [rows, at least as many columns]: to be filled. Layers that read the input add up.
+    """
+    columns, beta = layers[0, N_IN] - first, ZERO
+    for i in range(len(layers)):
+        source, n_in, n_out, weight, _, _, _, out, _, in_first = layers[i]
+        if source < 0:
+            at = weight + first * (n_out if in_first else 1)
+            sgemm(
+                ROWS, PLAIN, TURNED if in_first else PLAIN, len(grad), columns, n_out, ONE,
+                address(d) + BYTES * out * room, n_out, address(p) + BYTES * at,
+                n_out if in_first else n_in, beta, address(grad), grad.strides[0] // BYTES,
+            )  # fmt: skip
+            beta = ONE
 
 
 # -- action values ---------------------------------------------------------------------------------
@@ -370,6 +402,7 @@ class Layer(NamedTuple):
     activation: int
     out: int
     shared: int = 0
+    in_first: int = 0
 
 
 class PackedNet:
@@ -381,14 +414,17 @@ class PackedNet:
         self.values, self.grads, self.target = (
             x.numpy() for x in (flat.values, flat.grads, target)
         )
-        steps = self.adam.counted[0].numpy().reshape(1)
-        (group,) = self.adam.groups  # all parameters have one learning rate
-        moments = group.mean[0].numpy(), group.square[0].numpy()
-        self.state = self.values, self.grads, *moments, steps
         self.kind = RADAM if isinstance(self.adam, RAdam) else ADAM
         most = self.adam.max_grad_norm
         self.most, self.eps = np.inf if most is None else float(most), float(self.adam.eps)
         self.rows, self.width = list[Layer](), 0
+
+    @cached_property
+    def state(self) -> tuple[np.ndarray, ...]:
+        """Return the ``arrays`` of ``step``. All parameters have one learning rate."""
+        (group,) = self.adam.groups
+        steps = self.adam.counted[0].numpy().reshape(1)
+        return self.values, self.grads, group.mean[0].numpy(), group.square[0].numpy(), steps
 
     def offset(self, parameter: Tensor) -> int:
         """Return where a parameter begins in the array."""
@@ -416,17 +452,37 @@ class PackedNet:
 
     def add_action_values(self, net: QNet) -> tuple[int, int]:
         """Add the layers of a ``QNet`` without a memory. Return ``heads`` of its action values."""
-        features = self.add(cast("MLP", net.torso).layers, -1)
+        return self.add_heads(net, self.add(cast("MLP", net.torso).layers, -1))
+
+    def add_heads(self, net: QNet, features: int) -> tuple[int, int]:
+        """Add the heads of a ``QNet``, which read layer ``features``; see ``add_action_values``."""
         advantage = self.add(cast("nn.Sequential", net.advantage), features)
         value = -1 if net.value is None else self.add(cast("nn.Sequential", net.value), features)
         return advantage, value
 
+    def add_critics(self, critics: Critics) -> list[int]:
+        """Add the layers of ``critics``, one critic after another. Return the last one of each."""
+        last = list[int]()
+        for c in range(critics.count):
+            source = -1
+            for i, (weight, bias) in enumerate(zip(critics.weights, critics.biases, strict=True)):
+                n_in, n_out = weight.shape[1:]
+                offsets = self.offset(weight) + c * n_in * n_out, self.offset(bias) + c * n_out
+                hidden = i < len(critics.activations)
+                activation = _KINDS[type(critics.activations[i])] if hidden else NONE
+                row = Layer(source, n_in, n_out, *offsets, -1, activation, self.width, in_first=1)
+                self.rows.append(row)
+                self.width += n_out
+                source = len(self.rows) - 1
+            last.append(source)
+        return last
+
     def table(self) -> np.ndarray:
-        """Return the table of layers, int64 [layers, 9]."""
+        """Return the table of layers, int64 [layers, 10]."""
         sources = [row.source for row in self.rows]
         shared = (source in sources[i + 1 :] for i, source in enumerate(sources))
-        rows = zip(self.rows, shared, strict=True)
-        return np.array([row._replace(shared=x) for row, x in rows], np.int64)
+        rows = [row._replace(shared=x) for row, x in zip(self.rows, shared, strict=True)]
+        return np.array(rows, np.int64).reshape(-1, len(Layer._fields))
 
     @property
     def inputs(self) -> int:

@@ -4,17 +4,28 @@ Most of an update of 32 windows through 32 units in torch is the overhead of som
 operations. Numbers agree with ``R2D2.loss`` to 1e-5.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import nn
 
 from rlrun.functional.rows import RAW_REWARD
 from rlrun.jit import jit_ieee
-from rlrun.kernels.gated import GatedPasses, State, Trace
-from rlrun.kernels.layers import HALF, ONE, ZERO
-from rlrun.kernels.mlp import DifferentiableMLP, flat_gradients
+from rlrun.kernels.gated import NO_ROWS, GatedPasses, State, Trace
+from rlrun.kernels.layers import (
+    HALF,
+    ONE,
+    ZERO,
+    F,
+    PackedNet,
+    action_values,
+    action_values_backward,
+    backward,
+    forward,
+    input_gradients,
+    part,
+)
 from rlrun.kernels.nstep import (
     TD_METRICS,
     clamp,
@@ -27,91 +38,83 @@ from rlrun.kernels.nstep import (
 from rlrun.nets.memory.gated import GRU, LSTM
 from rlrun.nets.qnet import QNet
 from rlrun.nets.torso import MLP
-from rlrun.policy.base import Gradients
+from rlrun.policy.base import Gradients, Part
 from rlrun.policy.optim import IGNORE_OVERFLOW
 from rlrun.policy.r2d2 import R2D2
 from rlrun.types import Sample, Segment
 
+_KEPT = 16  # sizes of batches whose arrays are kept; more are rare
 
-class NumpyHeads:
-    """Passes of the heads of a ``QNet``. Weights are views of the network's."""
-
-    def __init__(self, net: QNet, grads: dict[int, np.ndarray] | None) -> None:
-        """``grads``: data_ptr of a parameter -> array for its gradient; None: forward only."""
-        assert isinstance(net.advantage, nn.Sequential)
-        self.advantage, self.value = DifferentiableMLP(net.advantage, grads), None
-        if isinstance(net.value, nn.Sequential):
-            self.value = DifferentiableMLP(net.value, grads)
-
-    def __call__(self, h: np.ndarray) -> np.ndarray:
-        """Return action values [N, A] of features [N, H]."""
-        q = self.advantage(h)
-        if self.value is not None:
-            q -= q.mean(1, keepdims=True)
-            q += self.value(h)
-        return q
-
-    def backward(self, grad: np.ndarray, *, inputs: bool) -> np.ndarray:
-        """Write the gradients of the parameters. Return those of the features if ``inputs``.
-
-        ``grad`` [n, A]: d loss / d q of the first n rows of the last call.
-        """
-        if self.value is None:
-            return self.advantage.backward(grad, inputs=inputs)
-        total = grad.sum(1, keepdims=True)
-        of_value = self.value.backward(total, inputs=inputs)
-        centred = grad - total / np.float32(grad.shape[1])
-        of_value += self.advantage.backward(centred, inputs=inputs)
-        return of_value
+Work = tuple[np.ndarray, ...]  # see ``PackedNet.work``
 
 
-class NumpyRecurrentQNet:
+class RecurrentPasses:
     """Passes of a ``QNet`` with an LSTM or GRU. Weights are views of the network's."""
 
-    def __init__(self, net: QNet, grads: dict[int, np.ndarray] | None = None) -> None:
-        """``grads``: data_ptr of a parameter -> array for its gradient; None: forward only."""
-        assert isinstance(net.torso, MLP)
-        assert isinstance(net.memory, LSTM | GRU)
-        self.torso = DifferentiableMLP(net.torso.layers, grads)
-        self.width = net.torso.size
-        core = net.memory.core
-        cell_grads = None if grads is None else [grads[p.data_ptr()] for p in core.all_weights[0]]
-        self.memory = GatedPasses(core, cell_grads)
-        self.heads = NumpyHeads(net, grads)
-        self.trace: Trace | None = None
+    def __init__(
+        self, part: Part, memory: LSTM | GRU, p: np.ndarray, grads: Sequence[np.ndarray] | None
+    ) -> None:
+        """``p``: all parameters. ``memory``: of the network, or of its target network.
 
-    def unroll(self, obs: np.ndarray, previous: np.ndarray, state: State) -> np.ndarray:
-        """Return Q [T, B, A] of ``obs`` [T, B, F] and ``previous`` [T, B, P]; see ``QNet``."""
-        self.trace = self.memory.unroll(self.inputs(obs, previous), state)
-        h = self.trace.out
-        return self.heads(h.reshape(-1, h.shape[-1])).reshape(*obs.shape[:2], -1)
-
-    def warm(self, obs: np.ndarray, previous: np.ndarray, state: State, real: np.ndarray) -> State:
-        """Return the state after the burn-in; ``real`` bool [T, B]: rows that are not filler."""
-        if not len(obs):
-            return state
-        return self.memory.unroll(self.inputs(obs, previous), state, filler=~real).state(-1)
-
-    def inputs(self, obs: np.ndarray, previous: np.ndarray) -> np.ndarray:
-        """Return the inputs [T, B, *] of the memory."""
-        features = self.torso(obs.reshape(-1, obs.shape[-1])).reshape(*obs.shape[:2], -1)
-        return np.concatenate((features, previous), -1) if previous.shape[-1] else features
-
-    def backward(self, grad: np.ndarray) -> None:
-        """Write the gradients of the parameters.
-
-        ``grad`` [T', B, A]: d loss / d Q of the first T' rows of the last ``unroll``, the only ones
-        on which the loss depends.
+        ``grads``: arrays for the gradients of its weights; None: forward only.
         """
-        assert self.trace is not None, "unroll first"
-        length, batch, actions = grad.shape
-        h = self.heads.backward(grad.reshape(-1, actions), inputs=True)
-        deep = bool(self.torso.layers)
-        h = self.memory.backward(
-            self.trace, h.reshape(length, batch, -1), inputs=self.width if deep else 0
-        )
-        if deep:
-            self.torso.backward(h, inputs=False)
+        net = cast("QNet", part.net)
+        self.torso, self.heads, self.p = PackedNet(part), PackedNet(part), p
+        self.torso.add(cast("MLP", net.torso).layers, -1)
+        self.choices = self.heads.add_heads(net, -1)
+        self.torso_layers, self.head_layers = self.torso.table(), self.heads.table()
+        self.width, self.memory = net.torso.size, GatedPasses(memory.core, grads)
+        self.works: dict[tuple[PackedNet, int], Work] = {}
+
+    def work(self, net: PackedNet, rows: int) -> Work:
+        """Return the arrays of passes of ``rows`` rows."""
+        if (net, rows) not in self.works:
+            if len(self.works) == _KEPT:
+                self.works.clear()
+            self.works[net, rows] = net.work(rows)
+        return self.works[net, rows]
+
+    def remember(
+        self, x: np.ndarray, previous: np.ndarray, state: State, filler: np.ndarray = NO_ROWS
+    ) -> Trace:
+        """Unroll torso and memory over ``x`` [T, B, F] and ``previous`` [T, B, P]; see ``QNet``."""
+        inputs = np.empty((*x.shape[:2], self.width + previous.shape[2]), np.float32)
+        features, rows = x, x.shape[0] * x.shape[1]
+        if len(self.torso_layers):
+            h, unit, inverse, _ = self.work(self.torso, rows)
+            forward(self.torso_layers, self.p, x.reshape(-1), rows, h, unit, inverse)
+            features = self.last(h, x)
+        inputs[..., : self.width], inputs[..., self.width :] = features, previous
+        return self.memory.unroll(inputs, state, filler=filler)
+
+    def last(self, h: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """Return the last layer of the torso [T, B, H] for ``x`` [T, B, F] in an array of all."""
+        return h[-x.shape[0] * x.shape[1] * self.width :].reshape(*x.shape[:2], self.width)
+
+    def warm(self, x: np.ndarray, previous: np.ndarray, state: State, real: np.ndarray) -> State:
+        """Return the state after the burn-in; ``real`` bool [T, B]: rows that are not filler."""
+        return self.remember(x, previous, state, ~real).state(-1) if len(x) else state
+
+    def act(self, trace: Trace) -> Work:
+        """Compute the heads of an unroll. Return their arrays."""
+        rows = trace.out.shape[0] * trace.out.shape[1]
+        h, unit, inverse, d = self.work(self.heads, rows)
+        forward(self.head_layers, self.p, trace.out.reshape(-1), rows, h, unit, inverse)
+        return h, unit, inverse, d
+
+    def torso_backward(self, g: np.ndarray, x: np.ndarray, grad: np.ndarray) -> None:
+        """Write the gradients of the torso's parameters from those of its outputs, ``grad`` [N, H].
+
+        ``x`` [T, B, F]: of the last ``remember``, of whose rows the loss depends on the first N.
+        """
+        if not len(self.torso_layers):
+            return
+        rows = x.shape[0] * x.shape[1]
+        h, unit, inverse, d = self.work(self.torso, rows)
+        self.last(d, x).reshape(rows, -1)[: len(grad)] = grad
+        backward(
+            self.torso_layers, self.p, g, x.reshape(-1), rows, len(grad), h, unit, inverse, d
+        )  # fmt: skip
 
 
 @jit_ieee
@@ -147,25 +150,45 @@ def _network_inputs(
 
 
 @jit_ieee
-def _td_errors(
-    q: np.ndarray, q_target: np.ndarray, action: np.ndarray, rows: Any, weight: np.ndarray,
-    rule: Any, grad: np.ndarray, priority: np.ndarray,
-) -> tuple[float, float, float, float, float]:  # fmt: skip
-    """Fill the priorities [B] and ``grad`` [L, B, A] (zeros), d loss / d q of the learned rows.
+def _gradients(
+    net: Any, g: np.ndarray, out: np.ndarray, work: Any, values: Any, action: np.ndarray, rows: Any,
+    weight: np.ndarray, rule: Any, grad: np.ndarray, priority: np.ndarray, metrics: np.ndarray,
+) -> None:  # fmt: skip
+    """Write the gradients of the heads' parameters and of the memory's outputs.
 
-    All arrays begin after the burn-in: ``q``, ``q_target`` [L + n, B, A], ``action`` [T, B],
-    ``rows``: reward, terminated, truncated, valid [T, B]. ``rule``: see ``reward_rule``; double,
-    eps of h (negative: no rescaling), td_clip, eta. Returns ``TD_METRICS``.
+    Arrays begin after the burn-in.
+
+    Args:
+        net: table of the heads' layers, ``heads`` of ``action_values``, parameters.
+        g: gradients of all parameters, of which the heads' are filled.
+        out: outputs of the memory, flat [L + n, B, H].
+        work: arrays of the heads' pass.
+        values: the target network's outputs of layers; Q and the target's to be filled
+            [(L + n) B, A].
+        action: [T, B]
+        rows: reward, terminated, truncated, valid [T, B].
+        weight: importance weights [B].
+        rule: see ``reward_rule``; double, eps of h (negative: no rescaling), td_clip, eta.
+        grad: [L B, H], to be filled with d loss / d out of the learned rows.
+        priority: [B], to be filled.
+        metrics: to be filled [5]; see ``TD_METRICS``.
     """
+    (layers, heads, p), (h, unit, inverse, d), (target_h, q, q_target) = net, work, values
     reward, terminated, truncated, valid = rows
     ((scale, clip), powers), double, eps, td_clip, eta = rule
-    length, batch, _ = grad.shape
+    batch, learned, room = len(weight), len(grad), len(q)
+    action_values(h, layers, heads, room, q)
+    action_values(target_h, layers, heads, room, q_target)
+    advantage = part(d, layers[heads[0]], room)
+    value_grad = part(d, layers[max(heads[1], 0)], room)
     loss = sizes = predictions = targets = 0.0
     count = 0
     for b in range(batch):
         largest, total, valid_rows = ZERO, 0.0, 0
-        for t in range(length):
+        for t in range(learned // batch):
+            at = t * batch + b
             if not valid[t, b]:
+                action_values_backward(advantage, value_grad, heads[1] >= 0, at, 0, ZERO)
                 continue
             target, k, dead = ZERO, 0, False
             while k < len(powers) - 1 and t + k < len(valid) and valid[t + k, b]:
@@ -176,73 +199,84 @@ def _td_errors(
                     dead = terminated[row, b]
                     break
             if not dead:
-                choosing = q[t + k, b] if double else q_target[t + k, b]
-                value = q_target[t + k, b, np.argmax(choosing)]
+                end = (t + k) * batch + b
+                value = q_target[end, np.argmax(q[end] if double else q_target[end])]
                 target += powers[k] * (value if eps < ZERO else unrescale(value, eps))
             if eps >= ZERO:
                 target = rescale(target, eps)
-            prediction = q[t, b, action[t, b]]
+            prediction = q[at, action[t, b]]
             delta = target - prediction
             clipped = clamp(delta, td_clip)
-            grad[t, b, action[t, b]] = -clipped * weight[b] / np.float32(length * batch)
+            slope = -clipped * weight[b] / F(learned)
+            action_values_backward(advantage, value_grad, heads[1] >= 0, at, action[t, b], slope)
             loss += float(weight[b] * clipped * (delta - HALF * clipped))
             largest = max(largest, abs(delta))
             total += float(abs(delta))
             predictions += float(prediction)
             targets += float(target)
             valid_rows += 1
-        priority[b] = eta * largest + (ONE - eta) * np.float32(total / max(valid_rows, 1))
+        priority[b] = eta * largest + (ONE - eta) * F(total / max(valid_rows, 1))
         sizes += total
         count += valid_rows
     divisor = max(count, 1)
-    return (
-        loss / (length * batch), sizes / divisor, predictions / divisor, targets / divisor,
-        count / (length * batch),
-    )  # fmt: skip
+    metrics[0], metrics[1], metrics[2] = loss / learned, sizes / divisor, predictions / divisor
+    metrics[3], metrics[4] = targets / divisor, count / learned
+    backward(layers, p, g, out, room, learned, h, unit, inverse, d)
+    input_gradients(layers, p, d, room, 0, grad)
 
 
 class R2D2Kernel:
     """The gradients of R2D2 for scalar action values, an MLP torso and an LSTM or GRU."""
 
-    function = staticmethod(_td_errors)
+    function = staticmethod(_gradients)
 
     def __init__(self, policy: R2D2) -> None:
         self.policy, self.config, self.window = policy, policy.config, policy.window
         part = policy.parts["net"]
-        self.online = NumpyRecurrentQNet(policy.net, flat_gradients(part))
+        flat, target = part.flatten()
+        memories = [cast("LSTM | GRU", net.memory) for net in (policy.net, policy.target)]
+        of_parameter = dict(zip(map(id, part.params), flat.grad_views, strict=True))
+        grads = [of_parameter[id(p)].numpy() for p in memories[0].core.all_weights[0]]
+        self.online = RecurrentPasses(part, memories[0], flat.values.numpy(), grads)
+        self.target = RecurrentPasses(part, memories[1], target.numpy(), None)
+        self.flat = flat.grads.numpy()
         self.grads: dict[str, Any] = {"net": part.adam.flat_step}
-        self.target = NumpyRecurrentQNet(policy.target)
         assert isinstance(policy.net.torso, MLP)
         self.flatten = policy.net.torso.flatten
         c = self.config
         self.shaping, _ = reward_rule(c)
-        powers = np.float32(c.gamma) ** np.arange(c.nstep + 1, dtype=np.float32)
+        powers = F(c.gamma) ** np.arange(c.nstep + 1, dtype=np.float32)
         eps, td_clip = or_else(c.value_rescale_eps, -1), or_else(c.td_clip, np.inf)
         rewards = self.shaping, powers
-        self.rule = rewards, c.double, eps, td_clip, np.float32(c.priority_eta)
+        self.rule = rewards, c.double, eps, td_clip, F(c.priority_eta)
 
     @torch.no_grad()
     def gradients(self, sample: Sample) -> Gradients:
         """Return the gradients of ``R2D2.loss``, priorities and metrics."""
         policy, segment, weight = self.policy, sample.segment, sample.weight.numpy()
         bs, learned = self.window.burnin, self.window.learned
-        obs, previous = self.inputs(segment)
+        x, previous = self.inputs(segment)
         valid, state = segment.valid.numpy(), self.start_state(segment)
 
         @IGNORE_OVERFLOW  # also in other threads, to which that of ``update`` does not apply
-        def unroll(net: NumpyRecurrentQNet) -> np.ndarray:
-            warm = net.warm(obs[:bs], previous[:bs], state, valid[:bs])
-            return net.unroll(obs[bs:], previous[bs:], warm)
+        def unroll(net: RecurrentPasses) -> tuple[Trace, Work]:
+            warm = net.warm(x[:bs], previous[:bs], state, valid[:bs])
+            trace = net.remember(x[bs:], previous[bs:], warm)
+            return trace, net.act(trace)
 
         target_unroll = policy.compute.run_in_thread(lambda: unroll(self.target))
-        q = unroll(self.online)
-        q_target = target_unroll()
-        action, rows = segment.action.numpy()[bs:], tuple(x[bs:] for x in rows_of(segment))
-        grad = np.zeros((learned, *q.shape[1:]), np.float32)
-        priority = np.empty(len(weight), np.float32)
-        metrics = _td_errors(q, q_target, action, rows, weight, self.rule, grad, priority)
-        self.online.backward(grad)
-        named = dict(zip(TD_METRICS, metrics, strict=True))
+        net, (trace, work), (_, (target_h, *_)) = self.online, unroll(self.online), target_unroll()
+        (room, batch, units), rows = trace.out.shape, tuple(x[bs:] for x in rows_of(segment))
+        values = target_h, *np.empty((2, room * batch, policy.net.actions), np.float32)
+        grad, priority = np.empty((learned * batch, units), np.float32), np.empty_like(weight)
+        metrics = np.empty(len(TD_METRICS))
+        _gradients(
+            (net.head_layers, net.choices, net.p), self.flat, trace.out.reshape(-1), work, values,
+            segment.action.numpy()[bs:], rows, weight, self.rule, grad, priority, metrics,
+        )  # fmt: skip
+        grad = net.memory.backward(trace, grad.reshape(learned, batch, units), inputs=net.width)
+        net.torso_backward(self.flat, x[bs:], grad)
+        named = dict(zip(TD_METRICS, metrics.tolist(), strict=True))
         return Gradients(self.grads, torch.from_numpy(priority), named)
 
     def inputs(self, segment: Segment) -> tuple[np.ndarray, np.ndarray]:

@@ -1,8 +1,6 @@
-"""Gradients of feed-forward actors and critics in numpy: SAC, TD3 and DDPG on single rows.
+"""Updates of feed-forward actors and critics in compiled loops: SAC, TD3 and DDPG on single rows.
 
-Two thirds of the time of an update of 256 rows through networks of 256 x 256 units is matrix
-products. The rest is torch's calls and autograd's bookkeeping, most of which numpy avoids. Numbers
-agree with ``SAC.loss`` (``TD3``, ``DDPG``) to 1e-5.
+Numbers agree with ``SAC.loss`` (``TD3``, ``DDPG``) to 1e-5.
 
 The gradients of critics and actor are taken at the weights before the update, so they do not depend
 on each other. ``Compute.run_in_thread`` may compute the actor's, and the critics' values of stored
@@ -10,219 +8,362 @@ actions, in a second thread with bit-identical results.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from rlrun.functional.policy import LOG_STD_BOUNDS
-from rlrun.kernels.mlp import DifferentiableMLP, LinearLayer, flat_gradients
-from rlrun.kernels.nstep import TD_METRICS, read_rows, reward_rule, window_of
-from rlrun.nets.actor_and_critics import Critics
+from rlrun.jit import inner, jit_ieee
+from rlrun.kernels.layers import (
+    HALF,
+    N_IN,
+    ONE,
+    OUT,
+    ZERO,
+    F,
+    PackedNet,
+    backward,
+    forward,
+    input_gradients,
+    part,
+)
+from rlrun.kernels.nstep import TD_METRICS, clamp, or_else, read_rows, reward_rule, window_of
 from rlrun.nets.torso import FlatObs
-from rlrun.policy.base import FlatStep, Gradients
+from rlrun.policy.base import Gradients
 from rlrun.policy.control import ControlLearner
-from rlrun.policy.optim import IGNORE_OVERFLOW
 from rlrun.policy.sac import SAC
 from rlrun.policy.td3 import TD3
 from rlrun.schema import SACConfig, TD3Config
 from rlrun.types import Sample
 
-_LOW, _HIGH = (np.float32(x) for x in LOG_STD_BOUNDS)
-_LOG_2, _HALF, _TWO = (np.float32(x) for x in (math.log(2.0), 0.5, 2.0))
-_LOG_ROOT = np.float32(0.5 * math.log(2 * math.pi))
+_LOW, _HIGH = (F(x) for x in LOG_STD_BOUNDS)
+_LOG_2, _TWO = F(math.log(2.0)), F(2)
+_LOG_ROOT = F(0.5 * math.log(2 * math.pi))
+
+# -- actions ---------------------------------------------------------------------------------------
 
 
-class SquashedActions(NamedTuple):
-    """Samples of tanh(Normal), and the factors of their gradient."""
+@inner
+@jit_ieee
+def squash(
+    outputs: np.ndarray, noise: np.ndarray, action: np.ndarray, log_prob: np.ndarray
+) -> None:
+    """Fill ``action`` [N, A] and ``log_prob`` [N]: ``squashed_gaussian`` of ``outputs`` [N, 2 A].
 
-    action: np.ndarray  # [N, A] in [-1, 1]
-    log_prob: np.ndarray  # [N]
-    std_noise: np.ndarray  # [N, A] std x noise: d u / d log std
-    in_bounds: np.ndarray  # bool [N, A]: log std within its bounds, both included
-
-
-def squashed(outputs: np.ndarray, noise: np.ndarray) -> SquashedActions:
-    """Return ``squashed_gaussian`` of ``outputs`` [N, 2 A] (means, then log standard deviations).
-
-    ``noise`` float32 [N, A], standard normal. Source: Haarnoja et al. 2018a, appendix C, eq. 21.
+    ``outputs``: means, then log standard deviations. ``noise`` [N, A]: standard normal. Source:
+    Haarnoja et al. 2018a, appendix C, eq. 21.
     """
-    size = noise.shape[1]
-    mean, raw = outputs[:, :size], outputs[:, size:]
-    log_std = np.clip(raw, _LOW, _HIGH)
-    std_noise = np.exp(log_std) * noise
-    u = mean + std_noise
-    log_prob = noise * noise
-    log_prob *= -_HALF
-    log_prob -= log_std
-    log_prob -= _LOG_ROOT
-    log_prob -= _TWO * (_LOG_2 - u - np.logaddexp(np.float32(0), -_TWO * u))
-    return SquashedActions(np.tanh(u), log_prob.sum(1), std_noise, raw == log_std)
+    rows, size = action.shape
+    for i in range(rows):
+        total = ZERO
+        for j in range(size):
+            log_std, x = outputs[i, size + j], noise[i, j]
+            log_std = _LOW if log_std < _LOW else _HIGH if log_std > _HIGH else log_std
+            u = outputs[i, j] + math.exp(log_std) * x
+            softplus = max(-_TWO * u, ZERO) + math.log1p(math.exp(-abs(_TWO * u)))
+            total -= HALF * x * x + log_std + _LOG_ROOT + _TWO * (_LOG_2 - u - softplus)
+            action[i, j] = math.tanh(u)
+        log_prob[i] = total
 
 
-def squashed_grad(samples: SquashedActions, action: np.ndarray, log_prob: np.ndarray) -> np.ndarray:
-    """Return d loss / d outputs [n, 2 A] of the first n samples.
+@inner
+@jit_ieee
+def squash_backward(
+    outputs: np.ndarray, noise: np.ndarray, action: np.ndarray, log_prob: np.ndarray,
+    grad: np.ndarray,
+) -> None:  # fmt: skip
+    """Complete ``grad`` [N, 2 A], d loss / d outputs, whose first half is d loss / d action.
 
-    ``action`` [n, A], ``log_prob`` [n]: d loss / d action and d loss / d log pi. With a = tanh u:
-    da/du = 1 - a^2, and d(-log(1 - a^2))/du = 2 a. The noise is constant.
+    ``log_prob`` [N]: d loss / d log pi. With a = tanh u: da/du = 1 - a^2, and
+    d(-log(1 - a^2))/du = 2 a. The noise is constant.
     """
-    count, size = action.shape
-    a = samples.action[:count]
-    u_grad = action * (np.float32(1) - a * a)
-    u_grad += _TWO * log_prob[:, None] * a
-    grad = np.empty((count, 2 * size), np.float32)
-    grad[:, :size] = u_grad
-    log_std_grad = u_grad * samples.std_noise[:count]
-    log_std_grad -= log_prob[:, None]
-    grad[:, size:] = log_std_grad * samples.in_bounds[:count]
-    return grad
+    rows, size = action.shape
+    for i in range(rows):
+        for j in range(size):
+            a, log_std = action[i, j], outputs[i, size + j]
+            u_grad = grad[i, j] * (ONE - a * a) + _TWO * log_prob[i] * a
+            grad[i, j], grad[i, size + j] = u_grad, ZERO
+            if _LOW <= log_std <= _HIGH:
+                grad[i, size + j] = u_grad * math.exp(log_std) * noise[i, j] - log_prob[i]
 
+
+@jit_ieee
+def sac_actions(pi: Any, x: np.ndarray, noise: np.ndarray, work: Any, out: Any) -> None:
+    """Fill actions [N, A] and log-probabilities [N] ``out`` for inputs ``x``, flat [N, F].
+
+    ``pi``: table of layers, parameters. ``noise`` [N, A]. ``work``: see ``PackedNet.work``.
+    """
+    (layers, p), (h, unit, inverse, _), (action, log_prob) = pi, work, out
+    forward(layers, p, x, len(noise), h, unit, inverse)
+    squash(part(h, layers[len(layers) - 1], len(noise)), noise, action, log_prob)
+
+
+@jit_ieee
+def td3_actions(pi: Any, x: np.ndarray, noise: np.ndarray, work: Any, action: np.ndarray) -> None:
+    """Fill ``action`` [N, A] with clip(tanh(outputs) + noise, -1, 1); see ``sac_actions``."""
+    (layers, p), (h, unit, inverse, _) = pi, work
+    rows, size = action.shape
+    forward(layers, p, x, rows, h, unit, inverse)
+    outputs = part(h, layers[len(layers) - 1], rows)
+    for i in range(rows):
+        for j in range(size):
+            action[i, j] = clamp(F(math.tanh(outputs[i, j])) + noise[i, j], ONE)
+
+
+# -- critics ---------------------------------------------------------------------------------------
+
+
+@jit_ieee
+def critic_values(q: Any, x: np.ndarray, action: np.ndarray, pairs: np.ndarray, work: Any) -> None:
+    """Write the critics' outputs for inputs ``x``, flat [N, F], and ``action`` [N, A].
+
+    ``q``: table of layers, the critics' last layers, parameters. ``pairs``: to be filled, flat
+    [N, F + A]. ``work``: see ``PackedNet.work``.
+    """
+    (layers, _, p), (h, unit, inverse, _) = q, work
+    rows, size = action.shape
+    width = len(x) // rows
+    for i in range(rows):
+        at = i * (width + size)
+        for j in range(width):
+            pairs[at + j] = x[i * width + j]
+        for j in range(size):
+            pairs[at + width + j] = action[i, j]
+    forward(layers, p, pairs, rows, h, unit, inverse)
+
+
+@inner
+@jit_ieee
+def smallest(q: Any, h: np.ndarray, i: int, rows: int) -> np.float32:
+    """Return the minimum over the critics ``q`` of row ``i`` of ``rows``, NaN if one is."""
+    layers, last, _ = q
+    least: np.float32 = h[layers[last[0], OUT] * rows + i]
+    for c in range(1, len(last)):
+        value = h[layers[last[c], OUT] * rows + i]
+        if value < least or value != value:
+            least = value
+    return least
+
+
+@jit_ieee
+def critic_gradients(
+    q: Any, g: np.ndarray, pairs: np.ndarray, work: Any, rows: Any, target: Any,
+    td_clip: np.float32, td_abs: np.ndarray, metrics: np.ndarray,
+) -> None:  # fmt: skip
+    """Write the gradients of the critics' loss.
+
+    Args:
+        q, pairs, work: of ``critic_values`` for the stored actions.
+        g: gradients of the critics' parameters, to be filled.
+        rows: n-step return, discount, valid, importance weight / N (0 where not valid) [N].
+        target: target critics ``q``, their outputs for the rows from which targets bootstrap, and
+            what is added to the least one [N].
+        td_clip: largest TD error with a quadratic loss.
+        td_abs: [N], to be filled with |delta|.
+        metrics: to be filled [5]; see ``TD_METRICS``.
+    """
+    (layers, last, p), (h, unit, inverse, d) = q, work
+    (reward, discount, valid, weight), (q_target, target_h, added) = rows, target
+    batch, count, real = len(td_abs), len(last), 0
+    loss = sizes = predictions = targets = 0.0
+    for b in range(batch):
+        value = reward[b]
+        if discount[b] > ZERO:
+            value += discount[b] * (smallest(q_target, target_h, b, batch) + added[b])
+        size = mean = ZERO
+        for c in range(count):
+            at = layers[last[c], OUT] * batch + b
+            delta = value - h[at] if valid[b] else ZERO
+            clipped = clamp(delta, td_clip)
+            loss += float(weight[b] * (clipped * (delta - HALF * clipped)))
+            size += abs(delta)
+            mean += h[at]
+            d[at] = -weight[b] * clipped
+        td_abs[b] = size / F(count)
+        if valid[b]:
+            sizes += float(td_abs[b])
+            predictions += float(mean / F(count))
+            targets += float(value)
+            real += 1
+    divisor = max(real, 1)
+    metrics[0], metrics[1], metrics[2] = loss, sizes / divisor, predictions / divisor
+    metrics[3], metrics[4] = targets / divisor, real / batch
+    backward(layers, p, g, pairs, batch, batch, h, unit, inverse, d)
+
+
+# -- actors ----------------------------------------------------------------------------------------
+
+
+@jit_ieee
+def actor_gradients(
+    pi: Any, g: np.ndarray, x: np.ndarray, pi_work: Any, sampled: Any, q: Any, q_work: Any,
+    weight: np.ndarray, least: np.ndarray,
+) -> None:  # fmt: skip
+    """Write the gradients of the actor's loss, -min Q + alpha log pi.
+
+    Args:
+        pi: table of layers, parameters.
+        g: gradients of the actor's parameters, to be filled.
+        x, pi_work: of ``sac_actions`` or ``td3_actions``, whose first N rows the loss reads.
+        sampled: actions [N, A] and noise of that call (no rows: of ``td3_actions``), alpha.
+        q, q_work: of ``critic_values`` for the actions. Equal critics share the gradient evenly, as
+            in torch.
+        weight: importance weight / N [N], 0 where not valid.
+        least: [N], to be filled with min Q.
+    """
+    (layers, p), (h, unit, inverse, d), (action, noise, alpha) = pi, pi_work, sampled
+    (q_layers, last, q_p), (q_h, q_unit, q_inverse, q_d) = q, q_work
+    (batch, size), room = action.shape, len(x) // layers[0, N_IN]
+    for b in range(batch):
+        least[b], count = smallest(q, q_h, b, batch), ZERO
+        for c in range(len(last)):
+            count += ONE if q_h[q_layers[last[c], OUT] * batch + b] == least[b] else ZERO
+        for c in range(len(last)):
+            at = q_layers[last[c], OUT] * batch + b
+            q_d[at] = (ONE if q_h[at] == least[b] else ZERO) * (-weight[b] / count)
+    end = layers[len(layers) - 1]
+    outputs, grad = part(h, end, room)[:batch], part(d, end, room)[:batch]
+    nothing = q_h[:0]
+    backward(q_layers, q_p, nothing, nothing, batch, batch, q_h, q_unit, q_inverse, q_d)
+    input_gradients(q_layers, q_p, q_d, batch, q_layers[0, N_IN] - size, grad)
+    if len(noise):
+        squash_backward(outputs, noise, action, alpha * weight, grad)
+    else:
+        for b in range(batch):
+            for j in range(size):
+                grad[b, j] *= ONE - action[b, j] * action[b, j]
+    backward(layers, p, g, x, room, batch, h, unit, inverse, d)
+
+
+# -- kernels ---------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 P = TypeVar("P", bound=ControlLearner[Any])
 
 
-class RowBatch(NamedTuple):
-    """A batch of single rows, arrays [N, ...]."""
+class Arrays:
+    """Arrays that an update of ``batch`` rows overwrites."""
 
-    obs: np.ndarray  # features of the row
-    next_obs: np.ndarray  # features of the row from which its target bootstraps
-    action: np.ndarray  # in [-1, 1]
-    reward: np.ndarray  # n-step
-    discount: np.ndarray
-    valid: np.ndarray
-    weight: np.ndarray  # importance weight / N, 0 where not valid
+    def __init__(self, batch: int, inputs: int, actions: int, pi: PackedNet, q: PackedNet) -> None:
+        def zeros(*shape: int) -> np.ndarray:
+            return np.zeros(shape, np.float32)
 
-    def mean(self, x: np.ndarray) -> float:
-        """Return the mean of ``x`` [N] over valid rows, 0 if there are none."""
-        return float(np.where(self.valid, x, np.float32(0)).sum() / max(self.valid.sum(), 1))
+        self.x = zeros(2 * batch * inputs)  # of rows, then of those from which targets bootstrap
+        self.obs, self.next_obs = self.x[: batch * inputs], self.x[batch * inputs :]
+        self.reward, self.discount, self.least = (zeros(batch) for _ in range(3))
+        self.action, self.log_prob = zeros(2 * batch, actions), zeros(2 * batch)  # the actor's
+        self.pi, self.pi_target = pi.work(2 * batch), pi.work(batch)
+        # Of stored actions, of target critics and of the actor's: inputs, and ``PackedNet.work``.
+        self.q, self.q_target, self.q_of_pi = (
+            (zeros(batch * (inputs + actions)), q.work(batch)) for _ in range(3)
+        )
 
 
 class ContinuousKernel(Generic[P]):
     """Base class of the kernels of SAC, TD3 and DDPG."""
 
-    def __init__(self, policy: P, num_critics: int | None) -> None:
-        """``num_critics``: number of critics in the actor's loss; None: all."""
-        self.policy, self.compute = policy, policy.compute
-        pi_grads, q_grads = (flat_gradients(policy.parts[x]) for x in ("actor", "critics"))
-        self.pi = DifferentiableMLP(policy.pi.head, pi_grads)
-        self.pi_target = DifferentiableMLP(policy.pi_target.head)
-        self.q = DifferentiableMLP(critic_layers(policy.q, q_grads))
-        self.q_target = DifferentiableMLP(critic_layers(policy.q_target))
-        # The same weights with separate activations: another thread may run at the same time.
-        self.q_of_pi = DifferentiableMLP(critic_layers(policy.q, count=num_critics))
-        self.size = policy.bounds.size
-        assert isinstance(policy.pi.encoder.torso, FlatObs)
-        self.flatten, self.rewards = policy.pi.encoder.torso.flatten, reward_rule(policy.config)
+    function = staticmethod(critic_gradients)
 
-    def rows(self, sample: Sample) -> RowBatch:
-        """Return the arrays of a sample on the CPU."""
-        segment, window = sample.segment, window_of(sample.segment, self.flatten)
-        (count, size), valid = window[0].shape[1:], window[1][3][0]
-        obs, next_obs = np.empty((2, count, size), np.float32)
-        reward, discount = np.empty((2, count), np.float32)
-        read_rows(window, self.rewards, obs.reshape(-1), next_obs.reshape(-1), reward, discount)
-        unit = self.policy.bounds.to_unit_array(segment.action[0].numpy())
-        action = np.where(valid[:, None], unit, np.float32(0))
-        share = sample.weight.numpy() * valid / np.float32(count)
-        return RowBatch(obs, next_obs, action, reward, discount, valid, share)
+    def __init__(self, policy: P, num_critics: int) -> None:
+        """``num_critics``: number of critics in the actor's loss."""
+        self.policy = policy
+        self.pi_net, self.q_net = (PackedNet(policy.parts[x]) for x in ("actor", "critics"))
+        self.pi_net.add(policy.pi.head, -1)
+        last = np.array(self.q_net.add_critics(policy.q), np.int64)
+        pi, q = self.pi_net.table(), self.q_net.table()
+        self.pi, self.pi_target = (pi, self.pi_net.values), (pi, self.pi_net.target)
+        self.q, self.q_target = (q, last, self.q_net.values), (q, last, self.q_net.target)
+        first = last[:num_critics]
+        self.q_of_pi = q[: first[-1] + 1], first, self.q_net.values
+        self.size, torso = policy.bounds.size, policy.pi.encoder.torso
+        assert isinstance(torso, FlatObs)
+        self.flatten, self.rewards = torso.flatten, reward_rule(policy.config)
+        self.td_clip = or_else(policy.config.td_clip, np.inf)
+        self.arrays: Arrays | None = None
 
-    def noise(self, number: int, count: int) -> np.ndarray:
-        """Return standard normal numbers [count, A]; ``number`` is that of the noise vector."""
-        return self.policy.noise(number, 1, count, self.size)[0].numpy()
+    def read(self, sample: Sample) -> tuple[Arrays, np.ndarray]:
+        """Read a sample on the CPU. Return the arrays and the stored actions [N, A] in [-1, 1]."""
+        window, action = window_of(sample.segment, self.flatten), sample.segment.action[0].numpy()
+        (batch, size), valid = window[0].shape[1:], window[1][3][0]
+        a = self.arrays
+        if a is None or len(a.reward) != batch:
+            a = self.arrays = Arrays(batch, size, self.size, self.pi_net, self.q_net)
+        read_rows(window, self.rewards, a.obs, a.next_obs, a.reward, a.discount)
+        self.valid, self.weight = valid, sample.weight.numpy() * valid / F(batch)
+        return a, np.where(valid[:, None], self.policy.bounds.to_unit_array(action), ZERO)
 
-    def next_q(self, rows: RowBatch, action: np.ndarray) -> np.ndarray:
-        """Return the minimum [N] of the target critics at the bootstrap rows and ``action``."""
-        q: np.ndarray = self.q_target(np.concatenate([rows.next_obs, action], 1))[..., 0].min(0)
-        return q
+    def noise(self, number: int) -> np.ndarray:
+        """Return standard normal numbers [N, A]; ``number`` is that of the noise vector."""
+        return self.policy.noise(number, 1, len(self.valid), self.size)[0].numpy()
 
-    def q_selected(self, rows: RowBatch) -> np.ndarray:
-        """Return Q [C, N] of the stored actions."""
-        return self.q(np.concatenate([rows.obs, rows.action], 1))[..., 0]
-
-    def critic_loss(
-        self, rows: RowBatch, q: np.ndarray, next_value: np.ndarray
-    ) -> tuple[np.ndarray, dict[str, float]]:
+    def critic_update(
+        self, a: Arrays, next_action: np.ndarray, added: np.ndarray, selected: Callable[[], None]
+    ) -> tuple[torch.Tensor, dict[str, float]]:
         """Write the critics' gradients. Return |delta| [N] and the metrics.
 
-        ``q``: from ``q_selected``. ``next_value`` [N].
+        ``next_action`` [N, A], ``added`` [N]: in the rows from which targets bootstrap.
+        ``selected``: waits for the values of stored actions.
         """
-        bootstraps, clip = rows.discount > 0, self.policy.config.td_clip
-        target = rows.reward + np.where(bootstraps, rows.discount * next_value, np.float32(0))
-        delta = np.where(rows.valid, target - q, np.float32(0))
-        clipped = delta if clip is None else np.clip(delta, -clip, clip)
-        self.q.backward((clipped * -rows.weight)[..., None], inputs=False)
-        loss = (rows.weight * (clipped * (delta - np.float32(0.5) * clipped))).sum()
-        td_abs = np.abs(delta).mean(0)
-        means = rows.mean(td_abs), rows.mean(q.mean(0)), rows.mean(target)
-        metrics = float(loss), *means, float(rows.valid.mean())
-        return td_abs, dict(zip(TD_METRICS, metrics, strict=True))
+        td_abs, metrics = np.empty(len(added), np.float32), np.empty(len(TD_METRICS))
+        critic_values(self.q_target, a.next_obs, next_action, *a.q_target)
+        selected()
+        critic_gradients(
+            self.q, self.q_net.grads, *a.q, (a.reward, a.discount, self.valid, self.weight),
+            (self.q_target, a.q_target[1][0], added), self.td_clip, td_abs, metrics,
+        )  # fmt: skip
+        return torch.from_numpy(td_abs), dict(zip(TD_METRICS, metrics.tolist(), strict=True))
 
-    def actor_loss(
-        self, rows: RowBatch, action: np.ndarray, output_grad: Callable[[np.ndarray], np.ndarray]
-    ) -> np.ndarray:
-        """Write the actor's gradients. Return the minimum of Q over the critics [N].
+    def actor_update(
+        self, a: Arrays, x: np.ndarray, action: np.ndarray, noise: np.ndarray, alpha: np.float32
+    ) -> None:
+        """Write the actor's gradients, and min Q to ``a.least``; see ``actor_gradients``."""
+        critic_values(self.q_of_pi, a.obs, action, *a.q_of_pi)
+        actor_gradients(
+            self.pi, self.pi_net.grads, x, a.pi, (action, noise, alpha), self.q_of_pi,
+            a.q_of_pi[1], self.weight, a.least,
+        )  # fmt: skip
 
-        ``output_grad``: maps d(-min Q) / d action [N, A] to the gradient of the loss with respect
-        to the actor's outputs. Equal critics share the gradient evenly, as in torch.
-        """
-        q = self.q_of_pi(np.concatenate([rows.obs, action], 1))[..., 0]
-        min_q: np.ndarray = q.min(0)
-        selected = (q == min_q).astype(np.float32)
-        q_grad = selected * (-rows.weight / selected.sum(0))
-        action_grad = self.q_of_pi.backward(q_grad[..., None], inputs=slice(-self.size, None))
-        self.pi.backward(output_grad(action_grad.sum(0)), inputs=False)
-        return min_q
-
-    def run_in_thread(self, function: Callable[[], T]) -> Callable[[], T]:
+    def in_thread(self, function: Callable[..., T], *arguments: Any) -> Callable[[], T]:
         """Start ``function``, in a second thread if there is one. Return what waits for it."""
-        return self.compute.run_in_thread(IGNORE_OVERFLOW(function))
+        return self.policy.compute.run_in_thread(lambda: function(*arguments))
 
-    def steps(self, *, actor: bool) -> dict[str, Sequence[Tensor] | FlatStep]:
+    def steps(self, *, actor: bool) -> dict[str, Any]:
         """Return the steps of the critics, and of the actor if ``actor``, with their gradients."""
-        names = ("critics", "actor") if actor else ("critics",)
-        return {name: self.policy.parts[name].adam.flat_step for name in names}
+        return {"critics": self.q_net.step} | ({"actor": self.pi_net.step} if actor else {})
 
 
 class SACKernel(ContinuousKernel[SAC[SACConfig]]):
     """The gradients of SAC on single rows."""
 
     def __init__(self, policy: SAC[SACConfig]) -> None:
-        super().__init__(policy, None)
+        super().__init__(policy, policy.critics)
 
     @torch.no_grad()
     def gradients(self, sample: Sample) -> Gradients:
         """Return the gradients of critics, actor and temperature."""
-        policy, rows = self.policy, self.rows(sample)
-        number, count, due = 2 * policy.updates, len(rows.weight), policy.actor_due()
-        alpha = np.float32(policy.log_alpha.detach().exp().item())
-        q_selected = self.run_in_thread(lambda: self.q_selected(rows))
-        samples = squashed(
-            self.pi(np.concatenate([rows.obs, rows.next_obs])),
-            np.concatenate([self.noise(number, count), self.noise(number + 1, count)]),
-        )
-        action, log_prob = samples.action[:count], samples.log_prob[:count]
-
-        def output_grad(action_grad: np.ndarray) -> np.ndarray:
-            return squashed_grad(samples, action_grad, alpha * rows.weight)
-
-        actor_update = None
-        if due:
-            actor_update = self.run_in_thread(lambda: self.actor_loss(rows, action, output_grad))
-        next_q = self.next_q(rows, samples.action[count:])
-        next_value = next_q - alpha * samples.log_prob[count:]
-        td_abs, metrics = self.critic_loss(rows, q_selected(), next_value)
+        policy, (a, stored) = self.policy, self.read(sample)
+        number, count, due = 2 * policy.updates, len(stored), policy.actor_due()
+        alpha = F(policy.log_alpha.exp().item())
+        selected = self.in_thread(critic_values, self.q, a.obs, stored, *a.q)
+        noise = np.concatenate([self.noise(number), self.noise(number + 1)])
+        sac_actions(self.pi, a.x, noise, a.pi, (a.action, a.log_prob))
+        arguments = a, a.x, a.action[:count], noise[:count], alpha
+        actor = self.in_thread(self.actor_update, *arguments) if due else None
+        added = -alpha * a.log_prob[count:]
+        td_abs, metrics = self.critic_update(a, a.action[count:], added, selected)
         metrics["train/temperature"], grads = float(alpha), self.steps(actor=due)
-        if actor_update is not None:
-            loss = (rows.weight * (alpha * log_prob - actor_update())).sum()
-            metrics["train/actor_loss"] = float(loss)
-            metrics["train/entropy"] = rows.mean(-log_prob)
+        if actor is not None:
+            actor()
+            log_prob, valid = a.log_prob[:count], self.valid
+            entropy = np.where(valid, -log_prob, ZERO).sum() / max(valid.sum(), 1)
+            metrics["train/actor_loss"] = float((self.weight * (alpha * log_prob - a.least)).sum())
+            metrics["train/entropy"] = float(entropy)
             if policy.config.temperature_auto:
-                surplus = (rows.weight * (-log_prob - np.float32(policy.target_entropy))).sum()
+                surplus = (self.weight * (-log_prob - F(policy.target_entropy))).sum()
                 grads["temperature"] = [torch.as_tensor(alpha * surplus)]
-        return Gradients(grads, torch.from_numpy(td_abs), metrics)
+        return Gradients(grads, td_abs, metrics)
 
 
 class TD3Kernel(ContinuousKernel[TD3[Any]]):
@@ -234,41 +375,23 @@ class TD3Kernel(ContinuousKernel[TD3[Any]]):
     @torch.no_grad()
     def gradients(self, sample: Sample) -> Gradients:
         """Return the gradients of the critics, and every ``actor_every`` updates of the actor."""
-        rows, c, due = self.rows(sample), self.policy.config, self.policy.actor_due()
-        q_selected = self.run_in_thread(lambda: self.q_selected(rows))
-        actor_update = self.run_in_thread(lambda: self.update_actor(rows)) if due else None
-        next_action = np.tanh(self.pi_target(rows.next_obs))
+        c, (a, stored) = self.policy.config, self.read(sample)
+        (count, size), due = stored.shape, self.policy.actor_due()
+        selected = self.in_thread(critic_values, self.q, a.obs, stored, *a.q)
+        actor = self.in_thread(self.act_and_update, a, a.action[:count]) if due else None
+        noise = np.zeros((count, size), np.float32)
         if isinstance(c, TD3Config):
-            noise = np.float32(c.smoothing) * self.noise(self.policy.updates, len(next_action))
+            noise = F(c.smoothing) * self.noise(self.policy.updates)
             noise = noise.clip(-c.smoothing_clip, c.smoothing_clip)
-            next_action = (next_action + noise).clip(-1, 1)
-        next_q = self.next_q(rows, next_action)
-        td_abs, metrics = self.critic_loss(rows, q_selected(), next_q)
-        if actor_update is not None:
-            metrics["train/actor_loss"] = float(-(rows.weight * actor_update()).sum())
-        return Gradients(self.steps(actor=due), torch.from_numpy(td_abs), metrics)
+        next_action = a.action[count:]
+        td3_actions(self.pi_target, a.next_obs, noise, a.pi_target, next_action)
+        td_abs, metrics = self.critic_update(a, next_action, np.zeros(count, np.float32), selected)
+        if actor is not None:
+            actor()
+            metrics["train/actor_loss"] = float(-(self.weight * a.least).sum())
+        return Gradients(self.steps(actor=due), td_abs, metrics)
 
-    def update_actor(self, rows: RowBatch) -> np.ndarray:
-        """Write the gradients of the deterministic policy gradient; see ``actor_loss``."""
-        action = np.tanh(self.pi(rows.obs))
-        return self.actor_loss(rows, action, lambda grad: grad * (np.float32(1) - action * action))
-
-
-def critic_layers(
-    net: Critics, grads: dict[int, np.ndarray] | None = None, count: int | None = None
-) -> list[LinearLayer]:
-    """Return the layers of critics [C, N] -> [C, N, 1], views of the network's parameters.
-
-    ``grads``: data_ptr of a parameter -> array for its gradient; None: not computed. ``count``:
-    only the first critics; None: all.
-    """
-    layers, depth = list[LinearLayer](), len(net.weights)
-    for i, (weight, bias) in enumerate(zip(net.weights, net.biases, strict=True)):
-        w, b = (x.detach().numpy()[:count] for x in (weight, bias))  # [C, in, out], [C, 1, out]
-        activation = type(net.activations[i]) if i < depth - 1 else None
-        layer = LinearLayer(w.mT, b, None, None, activation)
-        if grads is not None:
-            w_grad, b_grad = (grads[x.data_ptr()] for x in (weight, bias))
-            layer = layer._replace(weight_grad=w_grad.mT, bias_grad=b_grad[:, 0])
-        layers.append(layer)
-    return layers
+    def act_and_update(self, a: Arrays, action: np.ndarray) -> None:
+        """Fill the actor's ``action``, and write the deterministic policy gradient."""
+        td3_actions(self.pi, a.obs, np.zeros_like(action), a.pi, action)
+        self.actor_update(a, a.obs, action, action[:0], ZERO)

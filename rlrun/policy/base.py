@@ -109,17 +109,20 @@ class Part:
         # Those of a soft step: the same memory, without gradients.
         self.moved = [p.detach() for p in self.target_params]
         self.sources = [p.detach() for p in self.followed]
+        self.flat_target: Tensor | None = None
 
     def flatten(self) -> tuple[FlatParameters, Tensor]:
         """Move the parameters of ``net``, and of a target that copies it, into one array each.
 
         Returns: the arrays of ``net``, and that of the target, empty if there is none.
         """
-        flat, target = self.adam.flatten(), torch.empty(0)
-        if self.target is not None and len(self.followed) == len(self.params):
-            target = FlatParameters(self.target_params).values
-            self.moved, self.sources = [target], [flat.values]
-        return flat, target
+        flat = self.adam.flatten()
+        if self.flat_target is None:
+            self.flat_target = torch.empty(0)
+            if self.target is not None and len(self.followed) == len(self.params):
+                self.flat_target = FlatParameters(self.target_params).values
+                self.moved, self.sources = [self.flat_target], [flat.values]
+        return flat, self.flat_target
 
     def soft_step(self, tau: float) -> None:
         """Move the target network by ``tau`` towards what it follows."""

@@ -71,8 +71,8 @@ class NumpyNorm(NamedTuple):
     bias: np.ndarray  # [N]
     eps: np.float32
 
-    def normalise(self, x: np.ndarray) -> np.ndarray:
-        """Standardise ``x`` [*, N] in place; return 1 / sqrt(var + eps) [*, 1]."""
+    def __call__(self, x: np.ndarray) -> None:
+        """Normalise ``x`` [*, N] in place."""
         scale = np.float32(1 / x.shape[-1])
         x -= x.sum(-1, keepdims=True) * scale
         inverse: np.ndarray = np.vecdot(x, x)[..., None]
@@ -81,20 +81,15 @@ class NumpyNorm(NamedTuple):
         np.sqrt(inverse, out=inverse)
         np.reciprocal(inverse, out=inverse)
         x *= inverse
-        return inverse
-
-    def __call__(self, x: np.ndarray) -> None:
-        """Normalise ``x`` [*, N] in place."""
-        self.normalise(x)
         x *= self.weight
         x += self.bias
 
 
-def make_norm(module: nn.LayerNorm, *, copy: bool) -> NumpyNorm:
-    """Return the normalisation with the parameters of ``module``, or with copies of them."""
-    weight, bias = module.weight.detach().numpy(), module.bias.detach().numpy()
-    eps = np.float32(module.eps)
-    return NumpyNorm(weight.copy(), bias.copy(), eps) if copy else NumpyNorm(weight, bias, eps)
+def copy_norm(module: nn.LayerNorm) -> NumpyNorm:
+    """Return the normalisation with copies of the parameters of ``module``."""
+    return NumpyNorm(
+        copy_parameter(module.weight), copy_parameter(module.bias), np.float32(module.eps)
+    )
 
 
 class ForwardMLP:
@@ -124,7 +119,7 @@ class ForwardMLP:
                 self.activations[-1] = FORWARD[type(module)]
         self.weights = [copy_parameter(m.weight).T for m in self.sources]  # [in, out]
         self.biases = [copy_parameter(m.bias) for m in self.sources]
-        self.norms = [m if m is None else make_norm(m, copy=True) for m in self.norm_sources]
+        self.norms = [m if m is None else copy_norm(m) for m in self.norm_sources]
         parts = self.weights, self.biases, self.norms, self.activations
         self.layers = list(zip(*parts, strict=True))
         self._fold()
