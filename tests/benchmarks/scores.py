@@ -115,7 +115,8 @@ def missing(row: Row, peers: Path | None) -> str:
 
 
 TMAZE = {"metric": "success", "episodes": 1000}
-RARE = "explore=schedule learner=transitions_large"  # of policy=dqn when these rows were measured
+RESCALED = "policy.value_rescale_eps=1e-3"  # of policy=dqn when these rows were measured
+RARE = f"explore=schedule learner=transitions_large {RESCALED}"
 TMAZE30 = "experiment=r2d2_tmaze50 env.length=30"
 MINGRU = (
     "memory=mingru memory.readout=false memory.forget_bias=0 policy.head_hidden=[64] "
@@ -138,7 +139,7 @@ DQN_DATA = (  # its replay holds the whole run, from random to trained
 TRAINED = "--last 5000"  # what a run wrote when it could already do it
 ACROBOT = (
     "run.stop_return=null run.eval_every=20000 policy.lr.end=0 policy.gamma=0.99 "
-    "policy.lr.start=2.5e-3"
+    f"policy.lr.start=2.5e-3 {RESCALED}"
 )
 ROWS = {
     # value-based
@@ -258,7 +259,9 @@ ROWS = {
     # several agents
     "twostep_qmix": Row("policy=qmix env=twostep", ">= 8"),
     "twostep_vdn": Row("policy=vdn env=twostep", "== 7"),
-    "twostep_dqn": Row("policy=dqn env=twostep explore=anneal learner=transitions_large", "<= 7"),
+    "twostep_dqn": Row(
+        f"policy=dqn env=twostep explore=anneal learner=transitions_large {RESCALED}", "<= 7"
+    ),
     # R2D2 and its memories
     "cartpole": Row("policy=r2d2 env=cartpole", ">= 475, 60 s, 60k steps"),
     "novel_default": Row("policy=r2d2 env=cartpole_novel", ">= 450, 150k steps"),
