@@ -74,7 +74,7 @@ class RecurrentPasses:
             self.works[net, rows] = net.work(rows)
         return self.works[net, rows]
 
-    def remember(
+    def run_memory(
         self, x: np.ndarray, previous: np.ndarray, state: State, filler: np.ndarray = NO_ROWS
     ) -> Trace:
         """Unroll torso and memory over ``x`` [T, B, F] and ``previous`` [T, B, P]; see ``QNet``."""
@@ -83,19 +83,19 @@ class RecurrentPasses:
         if len(self.torso_layers):
             h, unit, inverse, _ = self.work(self.torso, rows)
             forward(self.torso_layers, self.p, x.reshape(-1), rows, h, unit, inverse)
-            features = self.last(h, x)
+            features = self.last_layer(h, x)
         inputs[..., : self.width], inputs[..., self.width :] = features, previous
         return self.memory.unroll(inputs, state, filler=filler)
 
-    def last(self, h: np.ndarray, x: np.ndarray) -> np.ndarray:
+    def last_layer(self, h: np.ndarray, x: np.ndarray) -> np.ndarray:
         """Return the last layer of the torso [T, B, H] for ``x`` [T, B, F] in an array of all."""
         return h[-x.shape[0] * x.shape[1] * self.width :].reshape(*x.shape[:2], self.width)
 
     def warm(self, x: np.ndarray, previous: np.ndarray, state: State, real: np.ndarray) -> State:
         """Return the state after the burn-in; ``real`` bool [T, B]: rows that are not filler."""
-        return self.remember(x, previous, state, ~real).state(-1) if len(x) else state
+        return self.run_memory(x, previous, state, ~real).state(-1) if len(x) else state
 
-    def act(self, trace: Trace) -> Work:
+    def run_heads(self, trace: Trace) -> Work:
         """Compute the heads of an unroll. Return their arrays."""
         rows = trace.out.shape[0] * trace.out.shape[1]
         h, unit, inverse, d = self.work(self.heads, rows)
@@ -105,13 +105,13 @@ class RecurrentPasses:
     def torso_backward(self, g: np.ndarray, x: np.ndarray, grad: np.ndarray) -> None:
         """Write the gradients of the torso's parameters from those of its outputs, ``grad`` [N, H].
 
-        ``x`` [T, B, F]: of the last ``remember``, of whose rows the loss depends on the first N.
+        ``x`` [T, B, F]: of the last ``run_memory``, of whose rows the loss depends on the first N.
         """
         if not len(self.torso_layers):
             return
         rows = x.shape[0] * x.shape[1]
         h, unit, inverse, d = self.work(self.torso, rows)
-        self.last(d, x).reshape(rows, -1)[: len(grad)] = grad
+        self.last_layer(d, x).reshape(rows, -1)[: len(grad)] = grad
         backward(
             self.torso_layers, self.p, g, x.reshape(-1), rows, len(grad), h, unit, inverse, d
         )  # fmt: skip
@@ -261,8 +261,8 @@ class R2D2Kernel:
         @IGNORE_OVERFLOW  # also in other threads, to which that of ``update`` does not apply
         def unroll(net: RecurrentPasses) -> tuple[Trace, Work]:
             warm = net.warm(x[:bs], previous[:bs], state, valid[:bs])
-            trace = net.remember(x[bs:], previous[bs:], warm)
-            return trace, net.act(trace)
+            trace = net.run_memory(x[bs:], previous[bs:], warm)
+            return trace, net.run_heads(trace)
 
         target_unroll = policy.compute.run_in_thread(lambda: unroll(self.target))
         net, (trace, work), (_, (target_h, *_)) = self.online, unroll(self.online), target_unroll()
