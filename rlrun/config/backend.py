@@ -38,9 +38,9 @@ class Backend(NamedTuple):
 def choose_backend(config: schema.Config, obs: gym.Space[Any], threads: int) -> Backend:
     """Return the backend of a run. ``obs``: the observation space of the environment.
 
-    The rule depends only on the config and on torch's number of ``threads``. Numpy computes linear
-    layers and small LSTMs in float32 on the CPU, for which autograd's overhead equals the cost of
-    the products.
+    The rule depends only on the config and on torch's number of ``threads``. Kernels ("numpy")
+    compute linear layers and small LSTMs and GRUs in float32 on the CPU, for which autograd's
+    overhead equals the cost of the products.
     """
     if config.learner.backend == "torch":
         return Backend("torch", "learner.backend=torch")
@@ -86,7 +86,7 @@ def _slower(config: schema.Config, threads: int) -> str | None:
 
 
 def numpy_obstacle(config: schema.Config, obs: gym.Space[Any]) -> str | None:
-    """Return the setting that no numpy kernel supports; None: one supports the update."""
+    """Return the setting that no kernel supports; None: one supports the update."""
     policy = config.policy
     kinds = {schema.POLICY_CONFIGS[name] for name in KERNELS}
     if type(policy) not in kinds or ":" in policy.name:  # a user's class, mypkg.mod:Class

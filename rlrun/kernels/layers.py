@@ -232,11 +232,12 @@ def backward(
         bias_grad = g[bias : bias + n_out] if len(g) else np.empty(n_out, np.float32)
         bias_grad[:] = ZERO
         if norm >= 0:
-            g[norm : norm + 2 * n_out] = ZERO
-            activate_backward(dy, y, g[norm + n_out : norm + 2 * n_out], activation)
+            norm_grad = g[norm : norm + 2 * n_out] if len(g) else np.empty(2 * n_out, np.float32)
+            norm_grad[:] = ZERO
+            activate_backward(dy, y, norm_grad[n_out:], activation)
             normalise_backward(
                 dy, part(unit, layers[i], room), inverse[i * room : (i + 1) * room],
-                p[norm : norm + n_out], g[norm : norm + n_out], bias_grad,
+                p[norm : norm + n_out], norm_grad[:n_out], bias_grad,
             )  # fmt: skip
         else:
             activate_backward(dy, y, bias_grad, activation)
@@ -266,7 +267,8 @@ def input_gradients(
 ) -> None:  # fmt: skip
     """Write the gradients of the input's columns from ``first`` on, after a ``backward`` pass.
 
-    ``grad`` [rows, at least as many columns]: to be filled. Layers that read the input add up.
+    ``grad`` [rows, at least as many columns]: to be filled. Layers that read the input, of which
+    the first of the table is one, add up.
     """
     columns, beta = layers[0, N_IN] - first, ZERO
     for i in range(len(layers)):
@@ -421,7 +423,7 @@ class PackedNet:
 
     @cached_property
     def state(self) -> tuple[np.ndarray, ...]:
-        """Return the ``arrays`` of ``step``. All parameters have one learning rate."""
+        """Return the ``arrays`` of ``step``, for which all parameters have one learning rate."""
         (group,) = self.adam.groups
         steps = self.adam.counted[0].numpy().reshape(1)
         return self.values, self.grads, group.mean[0].numpy(), group.square[0].numpy(), steps
@@ -455,7 +457,10 @@ class PackedNet:
         return self.add_heads(net, self.add(cast("MLP", net.torso).layers, -1))
 
     def add_heads(self, net: QNet, features: int) -> tuple[int, int]:
-        """Add the heads of a ``QNet``, which read layer ``features``; see ``add_action_values``."""
+        """Add the heads of a ``QNet``, which read layer ``features``.
+
+        Returns: numbers of the layers of advantages and value, see ``action_values``.
+        """
         advantage = self.add(cast("nn.Sequential", net.advantage), features)
         value = -1 if net.value is None else self.add(cast("nn.Sequential", net.value), features)
         return advantage, value
@@ -493,8 +498,10 @@ class PackedNet:
         """Return the arguments of ``step``."""
         return self.kind, self.state, self.most, lr, self.eps
 
-    def step(self, lr: float) -> float:
+    def step(self, lr: float, *apart: float) -> float:
         """Step with ``grads``. Return their norm before clipping.
+
+        ``apart``: as for ``Adam.flat_step``; no parameter has its own learning rate.
 
         Raises: NumericError before the step if it is not finite.
         """

@@ -43,8 +43,6 @@ from rlrun.policy.optim import IGNORE_OVERFLOW
 from rlrun.policy.r2d2 import R2D2
 from rlrun.types import Sample, Segment
 
-_KEPT = 16  # sizes of batches whose arrays are kept; more are rare
-
 Work = tuple[np.ndarray, ...]  # see ``PackedNet.work``
 
 
@@ -52,27 +50,21 @@ class RecurrentPasses:
     """Passes of a ``QNet`` with an LSTM or GRU. Weights are views of the network's."""
 
     def __init__(
-        self, part: Part, memory: LSTM | GRU, p: np.ndarray, grads: Sequence[np.ndarray] | None
+        self, learned: Part, memory: LSTM | GRU, p: np.ndarray, grads: Sequence[np.ndarray] | None
     ) -> None:
         """``p``: all parameters. ``memory``: of the network, or of its target network.
 
         ``grads``: arrays for the gradients of its weights; None: forward only.
         """
-        net = cast("QNet", part.net)
-        self.torso, self.heads, self.p = PackedNet(part), PackedNet(part), p
+        net = cast("QNet", learned.net)
+        self.torso, self.heads, self.p = PackedNet(learned), PackedNet(learned), p
         self.torso.add(cast("MLP", net.torso).layers, -1)
         self.choices = self.heads.add_heads(net, -1)
         self.torso_layers, self.head_layers = self.torso.table(), self.heads.table()
         self.width, self.memory = net.torso.size, GatedPasses(memory.core, grads)
-        self.works: dict[tuple[PackedNet, int], Work] = {}
-
-    def work(self, net: PackedNet, rows: int) -> Work:
-        """Return the arrays of passes of ``rows`` rows."""
-        if (net, rows) not in self.works:
-            if len(self.works) == _KEPT:
-                self.works.clear()
-            self.works[net, rows] = net.work(rows)
-        return self.works[net, rows]
+        self.room = -1  # rows of the arrays of both passes
+        self.torso_work: Work = ()
+        self.head_work: Work = ()
 
     def run_memory(
         self, x: np.ndarray, previous: np.ndarray, state: State, filler: np.ndarray = NO_ROWS
@@ -80,8 +72,11 @@ class RecurrentPasses:
         """Unroll torso and memory over ``x`` [T, B, F] and ``previous`` [T, B, P]; see ``QNet``."""
         inputs = np.empty((*x.shape[:2], self.width + previous.shape[2]), np.float32)
         features, rows = x, x.shape[0] * x.shape[1]
+        if rows > self.room:
+            self.room, self.torso_work = rows, self.torso.work(rows)
+            self.head_work = self.heads.work(rows)
         if len(self.torso_layers):
-            h, unit, inverse, _ = self.work(self.torso, rows)
+            h, unit, inverse, _ = self.torso_work
             forward(self.torso_layers, self.p, x.reshape(-1), rows, h, unit, inverse)
             features = self.last_layer(h, x)
         inputs[..., : self.width], inputs[..., self.width :] = features, previous
@@ -89,16 +84,18 @@ class RecurrentPasses:
 
     def last_layer(self, h: np.ndarray, x: np.ndarray) -> np.ndarray:
         """Return the last layer of the torso [T, B, H] for ``x`` [T, B, F] in an array of all."""
-        return h[-x.shape[0] * x.shape[1] * self.width :].reshape(*x.shape[:2], self.width)
+        rows, end = x.shape[0] * x.shape[1], self.torso.width
+        last = h[rows * (end - self.width) : rows * end]
+        return last.reshape(*x.shape[:2], self.width)
 
     def warm(self, x: np.ndarray, previous: np.ndarray, state: State, real: np.ndarray) -> State:
         """Return the state after the burn-in; ``real`` bool [T, B]: rows that are not filler."""
         return self.run_memory(x, previous, state, ~real).state(-1) if len(x) else state
 
     def run_heads(self, trace: Trace) -> Work:
-        """Compute the heads of an unroll. Return their arrays."""
+        """Compute the heads of the last ``run_memory``. Return their arrays."""
         rows = trace.out.shape[0] * trace.out.shape[1]
-        h, unit, inverse, d = self.work(self.heads, rows)
+        h, unit, inverse, d = self.head_work
         forward(self.head_layers, self.p, trace.out.reshape(-1), rows, h, unit, inverse)
         return h, unit, inverse, d
 
@@ -110,7 +107,7 @@ class RecurrentPasses:
         if not len(self.torso_layers):
             return
         rows = x.shape[0] * x.shape[1]
-        h, unit, inverse, d = self.work(self.torso, rows)
+        h, unit, inverse, d = self.torso_work
         self.last_layer(d, x).reshape(rows, -1)[: len(grad)] = grad
         backward(
             self.torso_layers, self.p, g, x.reshape(-1), rows, len(grad), h, unit, inverse, d
@@ -228,19 +225,19 @@ def _gradients(
 class R2D2Kernel:
     """The gradients of R2D2 for scalar action values, an MLP torso and an LSTM or GRU."""
 
-    function = staticmethod(_gradients)
+    function = staticmethod(_gradients)  # see run/precompile.py
 
     def __init__(self, policy: R2D2) -> None:
         self.policy, self.config, self.window = policy, policy.config, policy.window
-        part = policy.parts["net"]
-        flat, target = part.flatten()
+        learned = policy.parts["net"]
+        flat, target = learned.flatten()
         memories = [cast("LSTM | GRU", net.memory) for net in (policy.net, policy.target)]
-        of_parameter = dict(zip(map(id, part.params), flat.grad_views, strict=True))
+        of_parameter = dict(zip(map(id, learned.params), flat.grad_views, strict=True))
         grads = [of_parameter[id(p)].numpy() for p in memories[0].core.all_weights[0]]
-        self.online = RecurrentPasses(part, memories[0], flat.values.numpy(), grads)
-        self.target = RecurrentPasses(part, memories[1], target.numpy(), None)
+        self.online = RecurrentPasses(learned, memories[0], flat.values.numpy(), grads)
+        self.target = RecurrentPasses(learned, memories[1], target.numpy(), None)
         self.flat = flat.grads.numpy()
-        self.grads: dict[str, Any] = {"net": part.adam.flat_step}
+        self.grads: dict[str, Any] = {"net": learned.adam.flat_step}
         assert isinstance(policy.net.torso, MLP)
         self.flatten = policy.net.torso.flatten
         c = self.config

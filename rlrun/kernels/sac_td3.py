@@ -207,7 +207,8 @@ def actor_gradients(
         pi: table of layers, parameters.
         g: gradients of the actor's parameters, to be filled.
         x, pi_work: of ``sac_actions`` or ``td3_actions``, whose first N rows the loss reads.
-        sampled: actions [N, A] and noise of that call (no rows: of ``td3_actions``), alpha.
+        sampled: actions [N, A] and noise of that call, alpha. Noise without rows: the actions are
+            tanh(outputs), as TD3's.
         q, q_work: of ``critic_values`` for the actions. Equal critics share the gradient evenly, as
             in torch.
         weight: importance weight / N [N], 0 where not valid.
@@ -239,12 +240,15 @@ def actor_gradients(
 
 # -- kernels ---------------------------------------------------------------------------------------
 
-T = TypeVar("T")
 P = TypeVar("P", bound=ControlLearner[Any])
 
 
 class Arrays:
-    """Arrays that an update of ``batch`` rows overwrites."""
+    """A batch of single rows, and arrays that an update of as many rows overwrites."""
+
+    stored: np.ndarray  # actions [N, A] in [-1, 1]
+    valid: np.ndarray  # bool [N]
+    weight: np.ndarray  # importance weight / N [N], 0 where not valid
 
     def __init__(self, batch: int, inputs: int, actions: int, pi: PackedNet, q: PackedNet) -> None:
         def zeros(*shape: int) -> np.ndarray:
@@ -255,8 +259,9 @@ class Arrays:
         self.reward, self.discount, self.least = (zeros(batch) for _ in range(3))
         self.action, self.log_prob = zeros(2 * batch, actions), zeros(2 * batch)  # the actor's
         self.pi, self.pi_target = pi.work(2 * batch), pi.work(batch)
-        # Of stored actions, of target critics and of the actor's: inputs, and ``PackedNet.work``.
-        self.q, self.q_target, self.q_of_pi = (
+        # ``pairs`` and ``work`` of ``critic_values``: of stored actions, in the rows from which
+        # targets bootstrap, and of the actor's.
+        self.of_stored, self.of_next, self.of_pi = (
             (zeros(batch * (inputs + actions)), q.work(batch)) for _ in range(3)
         )
 
@@ -264,7 +269,7 @@ class Arrays:
 class ContinuousKernel(Generic[P]):
     """Base class of the kernels of SAC, TD3 and DDPG."""
 
-    function = staticmethod(critic_gradients)
+    function = staticmethod(critic_gradients)  # see run/precompile.py
 
     def __init__(self, policy: P, num_critics: int) -> None:
         """``num_critics``: number of critics in the actor's loss."""
@@ -283,35 +288,41 @@ class ContinuousKernel(Generic[P]):
         self.td_clip = or_else(policy.config.td_clip, np.inf)
         self.arrays: Arrays | None = None
 
-    def read(self, sample: Sample) -> tuple[Arrays, np.ndarray]:
-        """Read a sample on the CPU. Return the arrays and the stored actions [N, A] in [-1, 1]."""
+    def read(self, sample: Sample) -> Arrays:
+        """Return the arrays with the rows of a sample on the CPU."""
         window, action = window_of(sample.segment, self.flatten), sample.segment.action[0].numpy()
         (batch, size), valid = window[0].shape[1:], window[1][3][0]
         a = self.arrays
         if a is None or len(a.reward) != batch:
             a = self.arrays = Arrays(batch, size, self.size, self.pi_net, self.q_net)
         read_rows(window, self.rewards, a.obs, a.next_obs, a.reward, a.discount)
-        self.valid, self.weight = valid, sample.weight.numpy() * valid / F(batch)
-        return a, np.where(valid[:, None], self.policy.bounds.to_unit_array(action), ZERO)
+        a.stored = np.where(valid[:, None], self.policy.bounds.to_unit_array(action), ZERO)
+        a.valid, a.weight = valid, sample.weight.numpy() * valid / F(batch)
+        return a
 
-    def noise(self, number: int) -> np.ndarray:
+    def noise(self, number: int, batch: int) -> np.ndarray:
         """Return standard normal numbers [N, A]; ``number`` is that of the noise vector."""
-        return self.policy.noise(number, 1, len(self.valid), self.size)[0].numpy()
+        return self.policy.noise(number, 1, batch, self.size)[0].numpy()
+
+    def stored_values(self, a: Arrays) -> Callable[[], None]:
+        """Start to compute the critics of stored actions. Return what waits for it."""
+        return self.in_thread(critic_values, self.q, a.obs, a.stored, *a.of_stored)
 
     def critic_update(
-        self, a: Arrays, next_action: np.ndarray, added: np.ndarray, selected: Callable[[], None]
+        self, a: Arrays, next_action: np.ndarray, added: np.ndarray, values: Callable[[], None]
     ) -> tuple[torch.Tensor, dict[str, float]]:
         """Write the critics' gradients. Return |delta| [N] and the metrics.
 
-        ``next_action`` [N, A], ``added`` [N]: in the rows from which targets bootstrap.
-        ``selected``: waits for the values of stored actions.
+        ``next_action`` [N, A], ``added`` [N]: in the rows from which targets bootstrap. ``values``:
+        of ``stored_values``.
         """
         td_abs, metrics = np.empty(len(added), np.float32), np.empty(len(TD_METRICS))
-        critic_values(self.q_target, a.next_obs, next_action, *a.q_target)
-        selected()
+        critic_values(self.q_target, a.next_obs, next_action, *a.of_next)
+        values()
+        target_h = a.of_next[1][0]
         critic_gradients(
-            self.q, self.q_net.grads, *a.q, (a.reward, a.discount, self.valid, self.weight),
-            (self.q_target, a.q_target[1][0], added), self.td_clip, td_abs, metrics,
+            self.q, self.q_net.grads, *a.of_stored, (a.reward, a.discount, a.valid, a.weight),
+            (self.q_target, target_h, added), self.td_clip, td_abs, metrics,
         )  # fmt: skip
         return torch.from_numpy(td_abs), dict(zip(TD_METRICS, metrics.tolist(), strict=True))
 
@@ -319,13 +330,13 @@ class ContinuousKernel(Generic[P]):
         self, a: Arrays, x: np.ndarray, action: np.ndarray, noise: np.ndarray, alpha: np.float32
     ) -> None:
         """Write the actor's gradients, and min Q to ``a.least``; see ``actor_gradients``."""
-        critic_values(self.q_of_pi, a.obs, action, *a.q_of_pi)
+        critic_values(self.q_of_pi, a.obs, action, *a.of_pi)
         actor_gradients(
             self.pi, self.pi_net.grads, x, a.pi, (action, noise, alpha), self.q_of_pi,
-            a.q_of_pi[1], self.weight, a.least,
+            a.of_pi[1], a.weight, a.least,
         )  # fmt: skip
 
-    def in_thread(self, function: Callable[..., T], *arguments: Any) -> Callable[[], T]:
+    def in_thread(self, function: Callable[..., None], *arguments: Any) -> Callable[[], None]:
         """Start ``function``, in a second thread if there is one. Return what waits for it."""
         return self.policy.compute.run_in_thread(lambda: function(*arguments))
 
@@ -343,25 +354,23 @@ class SACKernel(ContinuousKernel[SAC[SACConfig]]):
     @torch.no_grad()
     def gradients(self, sample: Sample) -> Gradients:
         """Return the gradients of critics, actor and temperature."""
-        policy, (a, stored) = self.policy, self.read(sample)
-        number, count, due = 2 * policy.updates, len(stored), policy.actor_due()
-        alpha = F(policy.log_alpha.exp().item())
-        selected = self.in_thread(critic_values, self.q, a.obs, stored, *a.q)
-        noise = np.concatenate([self.noise(number), self.noise(number + 1)])
+        policy, a = self.policy, self.read(sample)
+        number, count, due = 2 * policy.updates, len(a.stored), policy.actor_due()
+        alpha, values = F(policy.log_alpha.exp().item()), self.stored_values(a)
+        noise = np.concatenate([self.noise(number, count), self.noise(number + 1, count)])
         sac_actions(self.pi, a.x, noise, a.pi, (a.action, a.log_prob))
         arguments = a, a.x, a.action[:count], noise[:count], alpha
         actor = self.in_thread(self.actor_update, *arguments) if due else None
         added = -alpha * a.log_prob[count:]
-        td_abs, metrics = self.critic_update(a, a.action[count:], added, selected)
+        td_abs, metrics = self.critic_update(a, a.action[count:], added, values)
         metrics["train/temperature"], grads = float(alpha), self.steps(actor=due)
         if actor is not None:
             actor()
-            log_prob, valid = a.log_prob[:count], self.valid
-            entropy = np.where(valid, -log_prob, ZERO).sum() / max(valid.sum(), 1)
-            metrics["train/actor_loss"] = float((self.weight * (alpha * log_prob - a.least)).sum())
-            metrics["train/entropy"] = float(entropy)
+            log_prob, real = a.log_prob[:count], max(a.valid.sum(), 1)
+            metrics["train/actor_loss"] = float((a.weight * (alpha * log_prob - a.least)).sum())
+            metrics["train/entropy"] = float(np.where(a.valid, -log_prob, ZERO).sum() / real)
             if policy.config.temperature_auto:
-                surplus = (self.weight * (-log_prob - F(policy.target_entropy))).sum()
+                surplus = (a.weight * (-log_prob - F(policy.target_entropy))).sum()
                 grads["temperature"] = [torch.as_tensor(alpha * surplus)]
         return Gradients(grads, td_abs, metrics)
 
@@ -375,20 +384,18 @@ class TD3Kernel(ContinuousKernel[TD3[Any]]):
     @torch.no_grad()
     def gradients(self, sample: Sample) -> Gradients:
         """Return the gradients of the critics, and every ``actor_every`` updates of the actor."""
-        c, (a, stored) = self.policy.config, self.read(sample)
-        (count, size), due = stored.shape, self.policy.actor_due()
-        selected = self.in_thread(critic_values, self.q, a.obs, stored, *a.q)
+        c, a, due = self.policy.config, self.read(sample), self.policy.actor_due()
+        count, values, noise = len(a.stored), self.stored_values(a), np.zeros_like(a.stored)
         actor = self.in_thread(self.act_and_update, a, a.action[:count]) if due else None
-        noise = np.zeros((count, size), np.float32)
         if isinstance(c, TD3Config):
-            noise = F(c.smoothing) * self.noise(self.policy.updates)
+            noise = F(c.smoothing) * self.noise(self.policy.updates, count)
             noise = noise.clip(-c.smoothing_clip, c.smoothing_clip)
         next_action = a.action[count:]
         td3_actions(self.pi_target, a.next_obs, noise, a.pi_target, next_action)
-        td_abs, metrics = self.critic_update(a, next_action, np.zeros(count, np.float32), selected)
+        td_abs, metrics = self.critic_update(a, next_action, np.zeros_like(a.reward), values)
         if actor is not None:
             actor()
-            metrics["train/actor_loss"] = float(-(self.weight * a.least).sum())
+            metrics["train/actor_loss"] = float(-(a.weight * a.least).sum())
         return Gradients(self.steps(actor=due), td_abs, metrics)
 
     def act_and_update(self, a: Arrays, action: np.ndarray) -> None:

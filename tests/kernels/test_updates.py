@@ -14,7 +14,7 @@ from tests.env.base import Env
 from tests.kernels.make import CONTROL, NAMES, line, perturb, policy_of, samples_of
 from tests.policy.make import SPACES, assert_equal_states
 
-pytestmark = pytest.mark.skipif(not COMPILED, reason="R2D2's loops are compiled by numba")
+pytestmark = pytest.mark.skipif(not COMPILED, reason="kernels are compiled by numba")
 LINEAR = "policy.lr={kind: linear, start: 1e-2, end: 1e-3, over: 300}"
 SWITCHES = {  # every branch of a kernel once
     "dqn": [
@@ -66,16 +66,17 @@ SWITCHES = {  # every branch of a kernel once
         ["torso.activation=tanh", "policy.max_grad_norm=1e-3", "policy.epochs=1"],
     ],
 }  # fmt: skip
+SIZES = 16, 24, 8, 20, 12, 32, 28  # of batches, as several learners that share a replay get them
 ON_POLICY_BOX = ("env=gym", "env.id=test/Levers-v0", "env.kwargs={length: 4}")
 
 
-def same(words, *, space=None, count=3, scale=1.0, near=1e-4):
+def same(words, *, space=None, count=3, scale=1.0, near=1e-4, samples=None):
     """Learn by kernel and by text; compare every update and the end."""
     ours, text = (policy_of(words, space=space, text=text) for text in (False, True))
     for policy in (ours, text):
         perturb(policy, scale)
     seen = []
-    for sample in samples_of(words, count, space):
+    for sample in samples or samples_of(words, count, space):
         one, two = ours.update(sample), text.update(sample)
         assert ours.kernel is not None, "the kernel computes the update"
         assert text.kernel is None
@@ -146,6 +147,13 @@ class Several(Env):
 def test_every_observation_is_read_the_same(name, space):
     """One-hot from where a discrete space starts, bytes as they are, parts side by side."""
     same(line(name), space=SPACES[space])
+
+
+@pytest.mark.parametrize("name", ["dqn", "r2d2", "sac", "td3"])
+def test_batches_may_differ_in_size(name):
+    words = line(name, *(["policy.burnin_step=3"] if name == "r2d2" else []))
+    sizes = ((*words, f"learner.batch_size={n}") for n in SIZES)
+    same(words, samples=[x for w in sizes for x in samples_of(w, 1)])
 
 
 @pytest.mark.parametrize("name", ["sac", "td3", "r2d2", "ppo"])
