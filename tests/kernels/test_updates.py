@@ -66,7 +66,7 @@ SWITCHES = {  # every branch of a kernel once
         ["torso.activation=tanh", "policy.max_grad_norm=1e-3", "policy.epochs=1"],
     ],
 }  # fmt: skip
-SIZES = 16, 24, 8, 20, 12, 32, 28  # of batches, as several learners that share a replay get them
+SIZES = 16, 24, 8  # of batches, as several learners that share a replay get them
 ON_POLICY_BOX = ("env=gym", "env.id=test/Levers-v0", "env.kwargs={length: 4}")
 
 
