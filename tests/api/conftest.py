@@ -8,7 +8,7 @@ from tests.once import made_once
 SMOKE = ("debug=smoke", "run.total_steps=200", "run.eval_every=200", "logger.tensorboard=false")
 RUNS = {
     "r2d2": ("policy=r2d2", "env=cartpole", "memory.hidden=16"),
-    "dqn": ("policy=dqn", "env=cartpole", "env.frame_stack=3"),
+    "dqn": ("policy=dqn", "env=cartpole", "env.frame_stack=3", "policy.value_rescale_eps=1e-3"),
     "ppo": ("policy=ppo", "env=pendulum", "memory=gru", "policy.normalize_obs=true",
             "policy.prev_inputs=true"),
     "sac": ("policy=sac", "env=pendulum"),
