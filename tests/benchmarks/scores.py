@@ -115,8 +115,9 @@ def missing(row: Row, peers: Path | None) -> str:
 
 
 TMAZE = {"metric": "success", "episodes": 1000}
-RESCALED = "policy.value_rescale_eps=1e-3"  # of policy=dqn when these rows were measured
-RARE = f"explore=schedule learner=transitions_large {RESCALED}"
+# Of policy=dqn when these rows were measured.
+BEFORE = "policy.value_rescale_eps=1e-3 policy.target_tau=0.02"
+RARE = f"explore=schedule learner=transitions_large {BEFORE}"
 TMAZE30 = "experiment=r2d2_tmaze50 env.length=30"
 MINGRU = (
     "memory=mingru memory.readout=false memory.forget_bias=0 policy.head_hidden=[64] "
@@ -139,7 +140,7 @@ DQN_DATA = (  # its replay holds the whole run, from random to trained
 TRAINED = "--last 5000"  # what a run wrote when it could already do it
 ACROBOT = (
     "run.stop_return=null run.eval_every=20000 policy.lr.end=0 policy.gamma=0.99 "
-    f"policy.lr.start=2.5e-3 {RESCALED}"
+    f"policy.lr.start=2.5e-3 {BEFORE}"
 )
 ROWS = {
     # value-based
@@ -260,7 +261,7 @@ ROWS = {
     "twostep_qmix": Row("policy=qmix env=twostep", ">= 8"),
     "twostep_vdn": Row("policy=vdn env=twostep", "== 7"),
     "twostep_dqn": Row(
-        f"policy=dqn env=twostep explore=anneal learner=transitions_large {RESCALED}", "<= 7"
+        f"policy=dqn env=twostep explore=anneal learner=transitions_large {BEFORE}", "<= 7"
     ),
     # R2D2 and its memories
     "cartpole": Row("policy=r2d2 env=cartpole", ">= 475, 60 s, 60k steps"),
