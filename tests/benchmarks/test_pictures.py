@@ -106,9 +106,16 @@ def test_the_table_of_horizons_has_the_lengths_of_the_committed_runs():
     assert held == {setting: [float(n) for n in lengths.split()] for setting, lengths in lines}
 
 
-def test_the_tables_of_defaults_have_the_last_evaluations_and_are_bold_where_a_task_is_solved():
-    runs = {r["command"]: r["evaluations"] for r in json_lines(HERE / "results/defaults.jsonl")}
-    section = (HERE / "TABLES.md").read_text("utf-8").partition("## Defaults in other tasks")[2]
+@pytest.mark.parametrize(
+    ("title", "file", "more", "least"),
+    [("Defaults in other tasks", "defaults.jsonl", [], 50),
+     ("MuJoCo after 100,000 env steps", "mujoco.jsonl", ["run.total_steps=100000"], 10)],
+)  # fmt: skip
+def test_tables_of_defaults_have_the_last_evaluations_and_are_bold_where_a_task_is_solved(
+    title, file, more, least
+):
+    runs = {r["command"]: r["evaluations"] for r in json_lines(HERE / "results" / file)}
+    section = (HERE / "TABLES.md").read_text("utf-8").partition(f"## {title}\n")[2]
     lines = [line for line in section.partition("\n## ")[0].splitlines() if line[:1] == "|"]
     compared = 0
     for line in lines:
@@ -119,13 +126,13 @@ def test_the_tables_of_defaults_have_the_last_evaluations_and_are_bold_where_a_t
             if not name or name[0] == "-" or not cell:
                 continue
             policy, *memory = name.split()
-            words = " ".join([f"policy={policy}", *(f"memory={m}" for m in memory), f"env={task}"])
-            score, goal = runs[f"{words} seed=11"][-1][1], config(f"env={task}").env.stop_return
+            words = [f"policy={policy}", *(f"memory={m}" for m in memory), f"env={task}", *more]
+            score, goal = runs[" ".join([*words, "seed=11"])][-1][1], config(*words).env.stop_return
             shown = float(cell.split()[0].strip("*"))
             assert shown == pytest.approx(score, rel=0.05, abs=0.005), words
             assert (cell[0] == "*") == (goal is not None and score >= goal), words
             compared += 1
-    assert compared > 50
+    assert compared > least
 
 
 def test_a_task_names_the_policies_whose_measured_defaults_stay_below_half_the_way_to_its_goal():

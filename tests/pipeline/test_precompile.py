@@ -45,7 +45,7 @@ def test_no_process_writes_to_a_mapped_replay_or_runs_without_a_kernel(
     for overrides in (
         ("policy=dqn", f"buffer.mmap={tmp_path}"),
         ("policy=dqn", "learner.backend=torch"),
-        ("policy=sac", "env=pendulum"),
+        ("policy=crossq", "env=pendulum"),
     ):
         precompile.compile_update(config(*overrides), pipeline_of(*overrides).parts)
         assert not multiprocessing.active_children()
