@@ -243,7 +243,7 @@ def actor_gradients(
 P = TypeVar("P", bound=ControlLearner[Any])
 
 
-class Arrays:
+class RowArrays:
     """A batch of single rows, and arrays that an update of as many rows overwrites."""
 
     stored: np.ndarray  # actions [N, A] in [-1, 1]
@@ -286,15 +286,15 @@ class ContinuousKernel(Generic[P]):
         assert isinstance(torso, FlatObs)
         self.flatten, self.rewards = torso.flatten, reward_rule(policy.config)
         self.td_clip = or_else(policy.config.td_clip, np.inf)
-        self.arrays: Arrays | None = None
+        self.arrays: RowArrays | None = None
 
-    def read(self, sample: Sample) -> Arrays:
+    def read(self, sample: Sample) -> RowArrays:
         """Return the arrays with the rows of a sample on the CPU."""
         window, action = window_of(sample.segment, self.flatten), sample.segment.action[0].numpy()
         (batch, size), valid = window[0].shape[1:], window[1][3][0]
         a = self.arrays
         if a is None or len(a.reward) != batch:
-            a = self.arrays = Arrays(batch, size, self.size, self.pi_net, self.q_net)
+            a = self.arrays = RowArrays(batch, size, self.size, self.pi_net, self.q_net)
         read_rows(window, self.rewards, a.obs, a.next_obs, a.reward, a.discount)
         a.stored = np.where(valid[:, None], self.policy.bounds.to_unit_array(action), ZERO)
         a.valid, a.weight = valid, sample.weight.numpy() * valid / F(batch)
@@ -304,12 +304,12 @@ class ContinuousKernel(Generic[P]):
         """Return standard normal numbers [N, A]; ``number`` is that of the noise vector."""
         return self.policy.noise(number, 1, batch, self.size)[0].numpy()
 
-    def stored_values(self, a: Arrays) -> Callable[[], None]:
+    def stored_values(self, a: RowArrays) -> Callable[[], None]:
         """Start to compute the critics of stored actions. Return what waits for it."""
         return self.in_thread(critic_values, self.q, a.obs, a.stored, *a.of_stored)
 
     def critic_update(
-        self, a: Arrays, next_action: np.ndarray, added: np.ndarray, values: Callable[[], None]
+        self, a: RowArrays, next_action: np.ndarray, added: np.ndarray, values: Callable[[], None]
     ) -> tuple[torch.Tensor, dict[str, float]]:
         """Write the critics' gradients. Return |delta| [N] and the metrics.
 
@@ -327,7 +327,7 @@ class ContinuousKernel(Generic[P]):
         return torch.from_numpy(td_abs), dict(zip(TD_METRICS, metrics.tolist(), strict=True))
 
     def actor_update(
-        self, a: Arrays, x: np.ndarray, action: np.ndarray, noise: np.ndarray, alpha: np.float32
+        self, a: RowArrays, x: np.ndarray, action: np.ndarray, noise: np.ndarray, alpha: np.float32
     ) -> None:
         """Write the actor's gradients, and min Q to ``a.least``; see ``actor_gradients``."""
         critic_values(self.q_of_pi, a.obs, action, *a.of_pi)
@@ -398,7 +398,7 @@ class TD3Kernel(ContinuousKernel[TD3[Any]]):
             metrics["train/actor_loss"] = float(-(a.weight * a.least).sum())
         return Gradients(self.steps(actor=due), td_abs, metrics)
 
-    def act_and_update(self, a: Arrays, action: np.ndarray) -> None:
+    def act_and_update(self, a: RowArrays, action: np.ndarray) -> None:
         """Fill the actor's ``action``, and write the deterministic policy gradient."""
         td3_actions(self.pi, a.obs, np.zeros_like(action), a.pi, action)
         self.actor_update(a, a.obs, action, action[:0], ZERO)
