@@ -51,7 +51,7 @@ RUNS = {  # algorithm -> its overrides; (env steps, times as fast as the peer th
     "dqn": (
         (
             "policy=dqn", "env=cartpole", "torso.hidden=[256,256]", "policy.dueling=false",
-            "policy.nstep=1", "policy.value_rescale_eps=null", "policy.gamma=0.99",
+            "policy.nstep=1", "policy.target_tau=0.02", "policy.gamma=0.99",
             "collector.num_envs=1", "collector.n_sample=8", "learner.batch_size=64",
             "learner.replay_ratio=64", "learner.learning_starts=1000",
         ),
