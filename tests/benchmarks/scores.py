@@ -115,9 +115,6 @@ def missing(row: Row, peers: Path | None) -> str:
 
 
 TMAZE = {"metric": "success", "episodes": 1000}
-# Of policy=dqn when these rows were measured.
-BEFORE = "policy.value_rescale_eps=1e-3 policy.target_tau=0.02"
-RARE = f"explore=schedule learner=transitions_large {BEFORE}"
 TMAZE30 = "experiment=r2d2_tmaze50 env.length=30"
 MINGRU = (
     "memory=mingru memory.readout=false memory.forget_bias=0 policy.head_hidden=[64] "
@@ -140,7 +137,7 @@ DQN_DATA = (  # its replay holds the whole run, from random to trained
 TRAINED = "--last 5000"  # what a run wrote when it could already do it
 ACROBOT = (
     "run.stop_return=null run.eval_every=20000 policy.lr.end=0 policy.gamma=0.99 "
-    f"policy.lr.start=2.5e-3 {BEFORE}"
+    "policy.lr.start=2.5e-3"
 )
 ROWS = {
     # value-based
@@ -149,7 +146,7 @@ ROWS = {
     "cartpole_c51": Row("policy=c51 env=cartpole", ">= 475", steps=100_000),
     "cartpole_iqn": Row("policy=iqn env=cartpole", ">= 475", steps=50_000),
     "cartpole_rainbow": Row("policy=rainbow env=cartpole", ">= 475", steps=100_000),
-    "acrobot_dqn": Row(f"policy=dqn env=acrobot {RARE}", ">= -90", steps=100_000),
+    "acrobot_dqn": Row("policy=dqn env=acrobot", ">= -90", steps=100_000),
     "acrobot_dqn_100k": Row(
         f"policy=dqn env=acrobot {ACROBOT}", ">= -76.6, rl-zoo3", steps=100_000
     ),
@@ -260,15 +257,11 @@ ROWS = {
     # several agents
     "twostep_qmix": Row("policy=qmix env=twostep", ">= 8"),
     "twostep_vdn": Row("policy=vdn env=twostep", "== 7"),
-    "twostep_dqn": Row(
-        f"policy=dqn env=twostep explore=anneal learner=transitions_large {BEFORE}", "<= 7"
-    ),
+    "twostep_dqn": Row("policy=dqn env=twostep", "<= 7"),
     # R2D2 and its memories
     "cartpole": Row("policy=r2d2 env=cartpole", ">= 475, 60 s, 60k steps"),
     "novel_default": Row("policy=r2d2 env=cartpole_novel", ">= 450, 150k steps"),
-    "novel_dqn": Row(
-        f"policy=dqn env=cartpole_novel policy.prev_inputs=true {RARE}", "<= 180"
-    ),
+    "novel_dqn": Row("policy=dqn env=cartpole_novel policy.prev_inputs=true", "<= 180"),
     "acrobot_r2d2": Row("policy=r2d2 env=acrobot", ">= -100, 200k steps"),
     "repeat_default": Row("policy=r2d2 env=repeat_previous", ">= 0.9, 200k steps"),
     "repeat": Row("experiment=r2d2_repeat_previous", ">= 0.9, 120 s, 200k steps"),
@@ -276,7 +269,7 @@ ROWS = {
     "repeat_mingru": Row(f"experiment=r2d2_repeat_previous {MINGRU}", ">= 0.9"),
     "tmaze10": Row("policy=r2d2 env=tmaze env.length=10", ">= 0.95", **TMAZE),
     "tmaze10_dqn": Row(
-        f"policy=dqn env=tmaze env.length=10 policy.prev_inputs=true {RARE}", "<= 0.55", **TMAZE
+        "policy=dqn env=tmaze env.length=10 policy.prev_inputs=true", "<= 0.55", **TMAZE
     ),
     "tmaze30": Row(TMAZE30, ">= 0.95", **TMAZE),
     "tmaze30_gru": Row(f"{TMAZE30} memory=gru", ">= 0.95", **TMAZE),
