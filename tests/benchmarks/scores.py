@@ -162,7 +162,8 @@ ROWS = {
         "experiment=zoo_ddqn_per_lunarlander", ">= 265.9, SLM-Lab", needs="box2d"
     ),
     "acrobot_qrdqn": Row(
-        f"policy=qrdqn env=acrobot {ACROBOT} learner.replay_ratio=192",
+        f"policy=qrdqn env=acrobot {ACROBOT} policy.value_rescale_eps=1e-3 "
+        "learner.replay_ratio=192",
         ">= -69.1, rl-zoo3", steps=100_000,
     ),
     # on-policy
@@ -225,7 +226,8 @@ ROWS = {
         ">= -145.7, SLM-Lab",
     ),
     "lunarlander_sac": Row(
-        "policy=sac env=lunarlander_continuous", ">= 220", steps=300_000, needs="box2d"
+        "policy=sac env=lunarlander_continuous run.eval_every=5000 run.eval_episodes=50", ">= 220",
+        steps=300_000, needs="box2d",
     ),
     "lunarlander_continuous_sac": Row(
         "experiment=zoo_sac_lunarlander_continuous", ">= 260, rl-zoo3 (500k)", needs="box2d"
