@@ -137,13 +137,12 @@ def check_dataset(config: Config, key: str, source_name: str, obs: Any, action: 
             "a dataset directory is allowed",
         )
         raise config_error(f"buffer.{key}", source_name, what, allowed, fix)
-    from rlrun.dataset import errors_name_key, open_source
+    from rlrun.dataset import open_source
     from rlrun.types import Spec  # imports torch
 
-    with errors_name_key(key):
-        source = open_source(source_name)
-        source.require(Spec(obs, action), config.collector.keep_info)
-        lengths = [trajectory.steps for trajectory in source.trajectories()]
+    source = open_source(source_name, f"buffer.{key}")
+    source.require(Spec(obs, action), config.collector.keep_info)
+    lengths = [trajectory.steps for trajectory in source.trajectories()]
     if not lengths:
         wrong, allowed = "has no steps", "a dataset with rows is allowed"
         raise config_error(f"buffer.{key}", source_name, wrong, allowed, "choose another")

@@ -7,20 +7,15 @@ packing   trajectories -> collected segments with any number of columns, for a b
 minari    a Minari dataset -> its trajectories
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from rlrun.dataset.minari import MinariDataset, import_minari
 from rlrun.dataset.packing import Trajectory, pack_trajectories
 from rlrun.dataset.reader import Dataset, read_dataset
 from rlrun.dataset.writer import write_dataset
-from rlrun.errors import ConfigError, ResourceError, StorageError
 
 __all__ = [
     "Dataset",
     "MinariDataset",
     "Trajectory",
-    "errors_name_key",
     "import_minari",
     "open_source",
     "pack_trajectories",
@@ -31,23 +26,13 @@ __all__ = [
 _MINARI = "minari:"
 
 
-@contextmanager
-def errors_name_key(key: str) -> Iterator[None]:
-    """Make errors about a dataset name ``buffer.KEY`` instead of ``buffer.load``."""
-    try:
-        yield
-    except (ConfigError, ResourceError, StorageError) as e:
-        text = str(e)
-        if key == "load" or not text.startswith("buffer.load"):
-            raise
-        raise type(e)(text.replace("buffer.load", f"buffer.{key}", 1)) from e
+def open_source(path: str, key: str = "buffer.load") -> Dataset | MinariDataset:
+    """Open the value of ``key``: a dataset directory, or ``minari:`` and a dataset id.
 
-
-def open_source(path: str) -> Dataset | MinariDataset:
-    """Open a value of ``buffer.load``: a dataset directory, or ``minari:`` and a dataset id.
+    All errors of the source begin with the key.
 
     Raises: ConfigError (no dataset), ResourceError (minari missing), StorageError (damaged).
     """
     if path.startswith(_MINARI):
-        return import_minari(path.removeprefix(_MINARI))
-    return read_dataset(path)
+        return import_minari(path.removeprefix(_MINARI), key)
+    return read_dataset(path, key)

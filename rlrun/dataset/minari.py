@@ -18,13 +18,13 @@ from rlrun.run.checkpoint import UNREADABLE
 from rlrun.types import Segment, Spec, Tree, tree_leaves, tree_map
 
 
-def import_minari(dataset_id: str) -> "MinariDataset":
-    """Open the local Minari dataset ``dataset_id``. Nothing is downloaded.
+def import_minari(dataset_id: str, key: str = "buffer.load") -> "MinariDataset":
+    """Open the local Minari dataset ``dataset_id``. Nothing is downloaded. ``key``: in errors.
 
     Raises: ConfigError if the dataset is missing or its spaces have parts that cannot be stored as
     arrays, ResourceError if a package is missing, StorageError if the dataset is damaged.
     """
-    prefix = f"buffer.load = minari:{dataset_id}"
+    prefix = f"{key} = minari:{dataset_id}"
     install = "install it: pip install 'minari[hdf5,arrow]' pillow"
     try:
         import minari
@@ -33,7 +33,7 @@ def import_minari(dataset_id: str) -> "MinariDataset":
         raise ResourceError(f"{prefix}: it is not installed; {need}; {install}") from e
     try:
         dataset = minari.load_dataset(dataset_id)
-        return MinariDataset(dataset, dataset_id)
+        return MinariDataset(dataset, dataset_id, prefix)
     except ImportError as e:
         raise ResourceError(f"{prefix}: {e}; minari needs it for this dataset; {install}") from e
     except (FileNotFoundError, ValueError) as e:
@@ -54,10 +54,9 @@ def _damaged_error(prefix: str, error: Exception) -> StorageError:
 class MinariDataset(TrajectorySource):
     """A Minari dataset as a source of trajectories, one per episode."""
 
-    def __init__(self, dataset: Any, dataset_id: str) -> None:
+    def __init__(self, dataset: Any, dataset_id: str, prefix: str) -> None:
         """Wrap ``dataset`` (observation_space, action_space, iterate_episodes())."""
-        self.dataset, self.dataset_id = dataset, dataset_id
-        self.prefix = f"buffer.load = minari:{dataset_id}"
+        self.dataset, self.prefix = dataset, prefix
         self.spec = Spec(dataset.observation_space, dataset.action_space)
         violation = unsupported_space(self.spec.obs)
         if violation is None and not isinstance(self.spec.action, STORABLE):

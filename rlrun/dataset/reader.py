@@ -39,49 +39,52 @@ MAX_MAPPED_SHARDS = 8  # open at once
 MAX_DECODED_SHARDS = 2  # coded shards are decoded into memory
 
 
-def read_dataset(directory: str | Path) -> "Dataset":
+def read_dataset(directory: str | Path, key: str = "buffer.load") -> "Dataset":
     """Open the dataset in ``directory``. Its rows are verified and read lazily.
+
+    ``key``: with which errors begin.
 
     Raises: ConfigError if there is none or its format is unknown, StorageError if its description
     is damaged.
     """
     directory = Path(directory)
-    key = f"buffer.load = {directory}"
+    prefix = f"{key} = {directory}"
     try:
         fields = unseal(read_file(directory / DESCRIPTION_FILE))
     except (FileNotFoundError, NotADirectoryError) as e:
         violation = f"has no {DESCRIPTION_FILE}" if directory.is_dir() else "is not a directory"
         fix = "make one with rlrun export RUN_DIR DATA_DIR"
-        raise ConfigError(f"{key}: {violation}; a dataset directory is allowed; {fix}") from e
+        raise ConfigError(f"{prefix}: {violation}; a dataset directory is allowed; {fix}") from e
     except ValueError as e:
         reason = "is damaged (its sha256 is wrong)"
-        raise _damaged_error(directory, DESCRIPTION_FILE, reason) from e
+        raise _damaged_error(prefix, DESCRIPTION_FILE, reason) from e
     except OSError as e:
-        raise _damaged_error(directory, DESCRIPTION_FILE, str(e)) from e
+        raise _damaged_error(prefix, DESCRIPTION_FILE, str(e)) from e
     if fields.get("format") not in (FORMAT, CODED_FORMAT):
         violation = f"has format {fields.get('format')} (of rlrun {fields.get('rlrun')})"
         raise ConfigError(
-            f"{key}: {violation}; this one reads formats {FORMAT} and {CODED_FORMAT}; export again"
+            f"{prefix}: {violation}; this one reads formats {FORMAT} and {CODED_FORMAT}; export "
+            "again"
         )
-    with _described(directory):
-        return Dataset(directory, fields)
+    with _described(prefix):
+        return Dataset(directory, fields, prefix)
 
 
 @contextmanager
-def _described(directory: Path, file: str = DESCRIPTION_FILE) -> Iterator[None]:
+def _described(prefix: str, file: str = DESCRIPTION_FILE) -> Iterator[None]:
     """Raise StorageError for a description with other parts or types than the writer's."""
     try:
         yield
     except MISFITS as e:
         detail = " ".join(str(e).split())[:200]
         reason = f"is not as rlrun writes it ({type(e).__name__}: {detail})"
-        raise _damaged_error(directory, file, reason) from e
+        raise _damaged_error(prefix, file, reason) from e
 
 
-def _damaged_error(directory: Path, file: str, reason: str) -> StorageError:
+def _damaged_error(prefix: str, file: str, reason: str) -> StorageError:
     return StorageError(
-        f"buffer.load = {directory}: {file} {reason}; a dataset must be as it was written; restore "
-        "the file, or export it again"
+        f"{prefix}: {file} {reason}; a dataset must be as it was written; restore the file, or "
+        "export it again"
     )
 
 
@@ -101,14 +104,12 @@ class Dataset(TrajectorySource):
     ``MAX_DECODED_SHARDS`` at a time.
     """
 
-    def __init__(self, directory: Path, description: dict[str, Any]) -> None:
-        self.directory, self.description = directory, description
-        self.prefix = f"buffer.load = {directory}"
+    def __init__(self, directory: Path, description: dict[str, Any], prefix: str) -> None:
+        self.directory, self.description, self.prefix = directory, description, prefix
         shards, rows = require_description(description)
         self.columns: int = description["columns"]
         self.rows: int = description["rows"]  # of all columns, including end rows
         self.steps: int = description["steps"]
-        self.episodes_finished: int = description["episodes"]
         self.source: dict[str, Any] = description["source"]
         fields = description["fields"]
         self._extras = [n.removeprefix("extras/") for n in fields if n.startswith("extras/")]
@@ -129,7 +130,7 @@ class Dataset(TrajectorySource):
         mean = f" of return {score['mean']:.4g} +- {score['std']:.4g}" if score else ""
         return (
             f"dataset: {self.steps} steps in {self.description['trajectories']} trajectories, "
-            f"{self.episodes_finished} finished episodes{mean}; "
+            f"{self.description['episodes']} finished episodes{mean}; "
             f"{size / 1e6:.1f} MB in {self.directory} (shards: {len(self.description['shards'])})"
         )
 
@@ -140,7 +141,7 @@ class Dataset(TrajectorySource):
         unless every file exists with its size.
         """
         require_spaces(self.description["spaces"], spec, self.prefix)
-        with _described(self.directory):
+        with _described(self.prefix):
             require_structure(self.description["obs"], spec.obs)
         self._row_spaces = RowSpaces(spec.obs, spec.action, masked=True)
         if missing := sorted(set(extras) - set(self._extras)):
@@ -150,11 +151,11 @@ class Dataset(TrajectorySource):
                 f"are {have}; set collector.keep_info=[], or export with it"
             )
         for entry in self._files:
-            with _described(self.directory):
+            with _described(self.prefix):
                 path = member(self.directory, entry["file"])
             if not path.is_file() or path.stat().st_size != entry["bytes"]:
                 violation = "has another size" if path.is_file() else "is missing"
-                raise _damaged_error(self.directory, entry["file"], violation)
+                raise _damaged_error(self.prefix, entry["file"], violation)
 
     def trajectories(self) -> Iterator[Trajectory]:
         """Yield all trajectories in the order of their first rows.
@@ -229,7 +230,7 @@ class Dataset(TrajectorySource):
 
     @cached_property
     def _index(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        with _described(self.directory, INDEX_FILE):
+        with _described(self.prefix, INDEX_FILE):
             tensors = self._load(self.description["index"])
             row, column, steps = (_numbers(tensors, name) for name in ("row", "column", "steps"))
             if not len(row) == len(column) == len(steps):
@@ -242,7 +243,7 @@ class Dataset(TrajectorySource):
 
     @cached_property
     def _states(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        with _described(self.directory, STATES_FILE):
+        with _described(self.prefix, STATES_FILE):
             tensors = self._load(self.description["states"])
             row, column = _numbers(tensors, "row"), _numbers(tensors, "column")
             good = (row >= 0) & (row < self.rows) & (column >= 0) & (column < self.columns)
@@ -272,7 +273,7 @@ class Dataset(TrajectorySource):
         Raises: StorageError; ConfigError for a value outside the required spaces.
         """
         rows = self._shard_rows[file]
-        with _described(self.directory, file):
+        with _described(self.prefix, file):
             for name, kind in self.description["fields"].items():
                 shape = [rows + has_final_entry(name), self.columns, *kind["shape"]]
                 actual = f"{arrays[name].dtype} {list(arrays[name].shape)}"
@@ -314,4 +315,4 @@ class Dataset(TrajectorySource):
         except MissingCoder:
             raise
         except (OSError, *MISFITS, CodecError) as e:
-            raise _damaged_error(self.directory, name, str(e)) from e
+            raise _damaged_error(self.prefix, name, str(e)) from e

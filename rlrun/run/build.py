@@ -286,15 +286,14 @@ def make_store(plan: Plan, *, note: Note = _silent) -> Replay | Mixed:
     replay, c = make_replay(plan, note=note), plan.config.buffer
     if c.demos is None:
         return replay
-    from rlrun.dataset import errors_name_key, open_source
+    from rlrun.dataset import open_source
 
     assert plan.window is not None
-    with errors_name_key("demos"):
-        source = open_source(c.demos)
-        source.require(plan.row_spec, plan.config.collector.keep_info)
-        demos_plan = plan_of_demos(plan, [trajectory.steps for trajectory in source.trajectories()])
-        demos = make_replay(demos_plan)
-        _add_all(demos, source, demos_plan)
+    source = open_source(c.demos, "buffer.demos")
+    source.require(plan.row_spec, plan.config.collector.keep_info)
+    demos_plan = plan_of_demos(plan, [trajectory.steps for trajectory in source.trajectories()])
+    demos = make_replay(demos_plan)
+    _add_all(demos, source, demos_plan)
     if not len(demos):
         raise ConfigError(
             f"buffer.demos = {c.demos}: its {demos.steps} steps make no window; a window is "
