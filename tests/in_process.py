@@ -89,7 +89,7 @@ class InProcessPool:
     def __exit__(self, *error: object) -> None:
         pass
 
-    def submit_call(
+    def submit(
         self,
         function: str,
         arguments: list[Any],

@@ -125,7 +125,11 @@ class _Sweep:
         stopping = False
         try:
             for task in self._tasks:
-                self._submit(pool, task)
+                log, threads = self._sweep_dir / task.job.name / CONSOLE, task.job.threads
+                job = pool.submit(
+                    task.function, task.arguments, list(sys.argv), Path.cwd(), log, threads
+                )
+                self._records[job] = task.job
             while pool.running or pool.queue:
                 changed = self._note_started()
                 if stop() and not stopping:
@@ -142,13 +146,6 @@ class _Sweep:
         finally:
             self._display.close()
         return stop.code
-
-    def _submit(self, pool: Pool, task: Task) -> None:
-        log = self._sweep_dir / task.job.name / CONSOLE
-        job = pool.submit_call(
-            task.function, task.arguments, list(sys.argv), Path.cwd(), log, task.job.threads
-        )
-        self._records[job] = task.job
 
     def _note_started(self) -> bool:
         """Note the jobs that have started since; return whether there are any."""
@@ -177,11 +174,7 @@ class _Sweep:
 
 
 def _end_text(
-    job: JobRecord,
-    overrides: str,
-    progress: JobProgress,
-    sweep_dir: Path,
-    lost: str | None,
+    job: JobRecord, overrides: str, progress: JobProgress, sweep_dir: Path, lost: str | None
 ) -> str:
     """Return ``job 3 (seed=3) failed (exit 4): loss = nan; ...; its output: PATH``.
 

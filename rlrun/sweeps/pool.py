@@ -90,11 +90,7 @@ class Pool:
     """
 
     def __init__(
-        self,
-        workers: int,
-        *,
-        own_process: bool = True,
-        env: Mapping[str, str] | None = None,
+        self, workers: int, *, own_process: bool = True, env: Mapping[str, str] | None = None
     ) -> None:
         """``own_process``: False if a second signal must not end the process of the pool.
 
@@ -118,15 +114,7 @@ class Pool:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def submit(self, argv: list[str], cwd: Path, log: Path, threads: int | None) -> Job:
-        """Start ``rlrun *argv`` in ``cwd`` when a worker is free.
-
-        Its stdout and stderr are appended to the file ``log``. ``threads``: cores that it may use
-        (the rule of ``learner.threads=null``); None: all.
-        """
-        return self.submit_call(MAIN, [argv], ["rlrun", *argv], cwd, log, threads)
-
-    def submit_call(
+    def submit(
         self,
         function: str,
         arguments: list[Any],
@@ -135,9 +123,11 @@ class Pool:
         log: Path,
         threads: int | None,
     ) -> Job:
-        """Submit a function ``package.module:function`` that returns an exit code; see ``submit``.
+        """Call ``package.module:function``, which returns an exit code, when a worker is free.
 
-        ``arguments``: in JSON's types. ``argv``: becomes sys.argv.
+        ``arguments``: in JSON's types. ``argv``: becomes sys.argv. ``log``: the file to which its
+        stdout and stderr are appended. ``threads``: cores that it may use (the rule of
+        ``learner.threads=null``); None: all.
         """
         env = {} if threads is None else {CORES: str(threads)}
         request = {"call": function, "arguments": arguments, "argv": argv, "cwd": str(cwd)}
@@ -316,7 +306,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 def usable_cores() -> int:
     """Return the whole cores by affinity and cgroup quota, at least 1."""
-    share = cgroup_quota(_CGROUP)
+    share = cgroup_quota()
     return affinity() if share is None else max(1, min(affinity(), int(share)))
 
 
@@ -327,11 +317,8 @@ def affinity() -> int:
     return os.cpu_count() or 1
 
 
-def cgroup_quota(root: Path | None = None) -> float | None:
-    """Return the cores' worth of time of the cgroup at ``root`` (version 2 or 1); None: no
-    limit.
-    """
-    root = _CGROUP if root is None else root
+def cgroup_quota(root: Path = _CGROUP) -> float | None:
+    """Return the cores' worth of time of the cgroup at ``root`` (version 2 or 1); None: all."""
     text = _read(root / "cpu.max") or " ".join(
         _read(root / "cpu" / f"cpu.cfs_{name}_us") for name in ("quota", "period")
     )

@@ -177,11 +177,7 @@ class RayPool(Pool):
     """
 
     def __init__(
-        self,
-        settings: RayLauncherConfig,
-        workers: int | None,
-        *,
-        own_process: bool = True,
+        self, settings: RayLauncherConfig, workers: int | None, *, own_process: bool = True
     ) -> None:
         super().__init__(workers or sys.maxsize, own_process=own_process)
         self.settings, self.most = settings, workers

@@ -35,7 +35,7 @@ from rlrun.reports.runs import RunData, mean_over_steps, parse_score, read_run, 
 from rlrun.run.files import RECORD
 from rlrun.schema.studies import SearchConfig
 from rlrun.sweeps.launcher import cores_of_each
-from rlrun.sweeps.pool import Job, Pool
+from rlrun.sweeps.pool import MAIN, Job, Pool
 from rlrun.sweeps.record import exit_text
 from rlrun.trust import resume_line
 
@@ -144,20 +144,15 @@ class Study:
 
     def tell(self, trial: Trial) -> None:
         """Record the end of a trial."""
+        name = next(name for name, state in _STATES.items() if state == trial.state)
+        score = trial.score if trial.state == "complete" else None
         with warnings.catch_warnings(), _storage_errors(self._path):
             warnings.simplefilter("ignore")  # about a rung recorded before a kill
-            self._record(trial)
-
-    def _record(self, trial: Trial) -> None:
-        asked, states = self._asked(trial.number), self._optuna.trial.TrialState
-        for rung, at_rung in sorted(trial.rungs.items()):
-            asked.report(at_rung, rung)
-        asked.set_user_attr(_SCORES, list(trial.scores))
-        if trial.state == "complete":
-            self._study.tell(trial.number, trial.score)
-        else:
-            state = {"pruned": states.PRUNED, "failed": states.FAIL}[trial.state]
-            self._study.tell(trial.number, state=state)
+            asked = self._asked(trial.number)
+            for rung, at_rung in sorted(trial.rungs.items()):
+                asked.report(at_rung, rung)
+            asked.set_user_attr(_SCORES, list(trial.scores))
+            self._study.tell(trial.number, score, state=self._optuna.trial.TrialState[name])
 
     def _asked(self, number: int) -> Any:
         stored = self._stored()
@@ -350,10 +345,6 @@ class SeedRun:
         """Return whether the run is over."""
         return self.state in ("done", "failed", "stopped")
 
-    def read(self) -> RunData:
-        """Return the run with its evaluations so far; cheaper than ``read_run``."""
-        return RunData(self.path, self.path.name, self.state, {}, {})
-
 
 class SeedRuns:
     """Starts runs in ``pool`` and scores those that end. ``flags``: words before the overrides."""
@@ -384,7 +375,9 @@ class SeedRuns:
             shutil.rmtree(run.path, ignore_errors=True)  # killed before it had a record
             argv = [*self._flags, *run.overrides, f"run.dir={quote(run.path)}", quiet]
         run.state = "running"
-        self._running[self._pool.submit(argv, Path.cwd(), run.log, self._threads)] = run
+        words, cwd = ["rlrun", *argv], Path.cwd()
+        job = self._pool.submit(MAIN, [argv], words, cwd, run.log, self._threads)
+        self._running[job] = run
 
     def wait(self) -> list[SeedRun]:
         """Return the runs that ended, waiting at most ``POLL_SECONDS``."""
@@ -621,8 +614,9 @@ class Search:
             before = [run.score for run in attempt.runs[: rung.seed]]
             if rung.total in attempt.rungs or None in before:
                 continue
-            run = attempt.runs[rung.seed].read()
-            last = partial_score(run, self._config.objective, rung.env_steps)
+            run = attempt.runs[rung.seed]
+            so_far = RunData(run.path, run.path.name, run.state, {}, {})  # cheaper than read_run
+            last = partial_score(so_far, self._config.objective, rung.env_steps)
             if last is not None:
                 scores = [*(s for s in before if s is not None), last]
                 attempt.rungs[rung.total] = sum(scores) / len(scores)

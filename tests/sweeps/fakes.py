@@ -40,8 +40,9 @@ class FakePool:
         self._running: dict[Job, dict[str, str]] = {}
         self._steps: dict[Job, int] = {}
 
-    def submit(self, argv, cwd, log, threads):
+    def submit(self, function, arguments, words, cwd, log, threads):
         assert len(self._running) < self.workers
+        (argv,) = arguments
         job = Job(len(self.started) + len(self.resumed), {"log": str(log)})
         if argv[0] == "resume":
             self.resumed.append(Path(argv[1]).name)

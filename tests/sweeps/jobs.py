@@ -17,7 +17,7 @@ from tests.waiting import wait_until
 
 def start(pool, path, name, *arguments, threads=None):
     call = f"tests.sweeps.jobs:{name}"
-    return pool.submit_call(call, [*arguments], ["rlrun"], path, path / "log", threads)
+    return pool.submit(call, [*arguments], ["rlrun"], path, path / "log", threads)
 
 
 def finish(pool, *jobs):

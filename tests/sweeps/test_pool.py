@@ -16,7 +16,7 @@ from rlrun.cli.main import main
 from rlrun.errors import ResourceError
 from rlrun.run.files import read_record
 from rlrun.sweeps import pool as pool_module
-from rlrun.sweeps.pool import CORES, Pool, begin_server
+from rlrun.sweeps.pool import CORES, MAIN, Pool, begin_server
 from tests.sweeps.jobs import finish, start
 from tests.waiting import is_running, wait_until
 
@@ -199,7 +199,7 @@ def test_a_second_signal_kills_the_jobs(tmp_path):
         "import sys; from pathlib import Path; from rlrun.sweeps import pool as module; "
         f"module._SERVER = {BARE!r}; path = Path({str(tmp_path)!r}); module.SETTLE_SECONDS = 0\n"
         "with module.Pool(1) as pool:\n"
-        "    job = pool.submit_call('tests.sweeps.jobs:ignore_stops', [str(path / 'ready')],\n"
+        "    job = pool.submit('tests.sweeps.jobs:ignore_stops', [str(path / 'ready')],\n"
         "                           ['rlrun'], path, path / 'log', None)\n"
         "    while not (path / 'ready').exists(): pool.wait_any(0.05)\n"
         "    pool.stop_all()\n"
@@ -220,7 +220,8 @@ def test_a_second_signal_kills_the_jobs(tmp_path):
 def test_a_job_is_bit_for_bit_the_single_run(pool, tmp_path, monkeypatch):
     line = ["policy=dqn", "env=bandit", "debug=smoke", "seed=5", "run.total_steps=200"]
     line += ["logger.tensorboard=false", "-q"]
-    job = pool.submit([*line, "run.dir=job"], tmp_path, tmp_path / "log", None)
+    words = [*line, "run.dir=job"]
+    job = pool.submit(MAIN, [words], ["rlrun", *words], tmp_path, tmp_path / "log", None)
     monkeypatch.chdir(tmp_path)
     assert main([*line, "run.dir=single"]) == 0
     assert finish(pool, job) == [0]
