@@ -1,4 +1,4 @@
-"""Intervals of one quantity and of aggregates over environments, and which of them a design allows.
+"""Intervals of one quantity and of aggregates over environments.
 
 One quantity: mean over seeds, the next seed, a success rate. These use no random numbers. A *score*
 is one number of one run: seeds are the independent trials, episodes of a run are not. With fewer
@@ -344,35 +344,3 @@ def balanced(scores: Sequence[ArrayLike]) -> tuple[Floats, str]:
     left_out = sum(map(len, arrays)) - matrix.size
     why = f"The first {fewest} seeds of each environment; {left_out} runs are left out."
     return matrix, why if left_out else ""
-
-
-def choose(environments: int, seeds: int, *, normalized: bool = False) -> tuple[str, str]:
-    """Return the statistic that the design of an experiment allows, and the reason for it.
-
-    ``seeds``: per setting and environment. ``normalized``: the environments share a scale.
-
-    The statistic is "points" (each seed, no interval), "mean" (``mean_interval`` and
-    ``tolerance_interval``), "iqm" (IQM, optimality gap, ``performance_profile``; without intervals
-    for few seeds), or "mean each" (a mean per environment). Only "iqm" makes the report show
-    aggregates over environments.
-
-    Source: Agarwal et al. 2021, section 4; Patterson et al. 2024.
-    """
-    few = few_seeds(seeds) if seeds < MIN_SEEDS else ""
-    if environments > 1 and normalized:
-        why = (
-            f"{environments} environments: the interquartile mean, which no single environment or "
-            f"outlier decides; failed seeds show in the optimality gap and in the profile. {few}"
-        )
-        return "iqm", why.rstrip()
-    if few:
-        return "points", few
-    if environments > 1:
-        return "mean each", (
-            f"{environments} environments without a common scale or setting: each has its own "
-            "mean, because an average would follow the environment with the largest scores."
-        )
-    return "mean", (
-        f"One environment: the mean of all {seeds} seeds, never the IQM, which trims away the "
-        "seeds that fail."
-    )

@@ -130,6 +130,7 @@ def finite_number(value: Any) -> float | None:
 
 SWEEP = "sweep.json"
 SEEDS = "seeds.json"  # in a sweep with seeds=auto
+UNDECIDED = "undecided so far"  # status in seeds.json while seeds may follow
 _DEEPEST = 32  # levels of directories that are searched for runs
 
 

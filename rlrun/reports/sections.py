@@ -45,10 +45,11 @@ from rlrun.reports.groups import (
     is_whole,
     median_steps,
 )
-from rlrun.reports.intervals import MIN_SEEDS, UNBOUNDED, choose, mean_interval, success_interval
+from rlrun.reports.intervals import MIN_SEEDS, UNBOUNDED, few_seeds, mean_interval, success_interval
 from rlrun.reports.runs import (
     SEARCH,
     SEEDS,
+    UNDECIDED,
     RunData,
     finite,
     finite_number,
@@ -77,11 +78,11 @@ def score_section(findings: Findings) -> Section:
                      uncounted(g)))  # fmt: skip
     whys = reasons([(g.setting, g.mean.why) for g in shown if g.mean])
     claims = [(g.setting, e.why) for g in shown if (e := g.next_seed) and e.claimed]
-    choice = design_choice(findings)
+    design = _design(findings)
     text = [
         f"Score: {findings.meaning}. A seed is one trial; episodes of a seed are not.",
-        *([choice[1]] if choice else []),
-        *(why for why in whys if not choice or why not in choice[1]),
+        *filter(None, [design]),
+        *(why for why in whys if why not in design),
         *(f"Next seed: {why}" for why in reasons(claims)),
         *_notes(findings, [g for g in shown if g.mean and g.mean.claimed]),
     ]
@@ -99,17 +100,33 @@ def score_section(findings: Findings) -> Section:
     return Section("Scores", text, tables, pictures)
 
 
-def design_choice(findings: Findings) -> tuple[str, str] | None:
-    """Return the statistic that the experiment allows and why, or None without a score.
+def _design(findings: Findings) -> str:
+    """Return the statistic that the design of the experiment allows and why, "" without a score.
 
-    Seeds: the most that a setting has, because settings with fewer are marked themselves.
-    Environments share a scale if a setting has scores in all of them.
+    Several environments have aggregates only if they share a scale: if a setting has scores in all
+    of them. Seeds: the most that a setting has, because settings with fewer are marked themselves.
+
+    Source: Agarwal et al. 2021, section 4; Patterson et al. 2024.
     """
     seeds = max((len(group.runs) for group in findings.groups), default=0)
-    if not seeds:
-        return None
-    places = {group.environment for group in findings.groups if group.runs}
-    return choose(len(places), seeds, normalized=bool(findings.complete))
+    places = len({group.environment for group in findings.groups if group.runs})
+    few = few_seeds(seeds) if 0 < seeds < MIN_SEEDS else ""
+    if findings.complete:
+        return (
+            f"{places} environments: the interquartile mean, which no single environment or "
+            f"outlier decides; failed seeds show in the optimality gap and in the profile. {few}"
+        ).rstrip()
+    if few or not seeds:
+        return few
+    if places > 1:
+        return (
+            f"{places} environments without a common scale or setting: each has its own mean, "
+            "because an average would follow the environment with the largest scores."
+        )
+    return (
+        f"One environment: the mean of all {seeds} seeds, never the IQM, which trims away the "
+        "seeds that fail."
+    )
 
 
 def _in_table(groups: Sequence[Group]) -> list[Group]:
@@ -455,7 +472,6 @@ def _read_search(search: Path) -> tuple[tuple[Cell, ...], str] | None:
 
 
 _MOST = 1000  # comparisons that are read
-_OPEN = "undecided so far"  # status in seeds.json while seeds may follow
 
 
 def seeds_auto_section(runs: Sequence[RunData]) -> Section | None:
@@ -500,7 +516,7 @@ def _comparisons(sweep: Path) -> list[tuple[Cell, ...]]:
         level = finite(fields["level"])
         if math.isnan(level) or not any(counts):
             return []
-        undecided = _OPEN if fields["status"] == _OPEN else "undecided"
+        undecided = UNDECIDED if fields["status"] == UNDECIDED else "undecided"
         rows: list[tuple[Cell, ...]] = []
         for entry in fields["comparisons"][:_MOST]:
             (a, b), better, after = entry["settings"], entry["better"], entry.get("seeds")

@@ -16,10 +16,10 @@ from typing import Any
 from rlrun.errors import ConfigError
 from rlrun.reports.comparison import Comparison, Decision, can_compare
 from rlrun.reports.intervals import UNBOUNDED, Bounds, mean_interval
+from rlrun.reports.runs import UNDECIDED
 from rlrun.schema.studies import SeedsConfig
 
 Place = tuple[int, int]  # (index of the setting, seed)
-UNDECIDED = "undecided so far"  # status in seeds.json while seeds may follow
 _ERROR = "a difference between equal distributions with a chance of at most {:.0%} (family-wise)"
 CAVEAT = (
     "settings of equal mean and unequal spread, e.g. if only one has failing seeds, are "

@@ -58,7 +58,7 @@ def test_a_sick_run_has_its_finding_and_no_other(findings_of, name):
     assert found[name].tries, "something to try"
     listed = Table().metrics
     files = ("rlrun.log", "run.json", "metrics.jsonl", "collect/restarts")
-    assert all(metric in listed or metric in files for metric in found[name].metrics)
+    assert all(metric in listed or metric in files for metric in found[name].look.split())
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -147,7 +147,7 @@ def test_advice_fits_the_policy(tmp_path):
             words = " ".join(finding.tries)
             assert not any(part in words for part in ("buffer.", "explore.", "learner.replay"))
             groups = ("train/", "buffer/", "collect/", "eval/")
-            seen = [metric for metric in finding.metrics if metric.startswith(groups)]
+            seen = [metric for metric in finding.look.split() if metric.startswith(groups)]
             assert all(f'"{metric}"' in recorded for metric in seen)
 
 

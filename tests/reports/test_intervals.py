@@ -15,7 +15,6 @@ from rlrun.reports.intervals import (
     aggregate_iqm,
     aggregate_optimality_gap,
     balanced,
-    choose,
     improvement,
     mean_band,
     mean_interval,
@@ -224,16 +223,3 @@ def test_a_scale_without_length_is_the_middle():
     """All settings score the same there: no one is best or worst."""
     assert [*normalised(np.array([3.0, 3.0]), (3.0, 3.0))] == [0.5, 0.5]
     assert [*normalised(np.array([1.0, 4.0]), (0.0, 4.0))] == [0.25, 1.0]
-
-
-@pytest.mark.parametrize(
-    ("environments", "seeds", "facts", "statistic"),
-    [
-        (1, 4, {}, "points"), (9, 1, {"normalized": True}, "iqm"), (9, 1, {}, "points"),
-        (1, 5, {"normalized": True}, "mean"),  # of one environment never the IQM
-        (5, 5, {"normalized": True}, "iqm"),
-        (5, 5, {}, "mean each"),
-    ],
-)  # fmt: skip
-def test_the_statistic_follows_the_design(environments, seeds, facts, statistic):
-    assert choose(environments, seeds, **facts)[0] == statistic

@@ -6,16 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from rlrun.reports.doctor.evidence import Evidence, steps
-from rlrun.reports.doctor.symptoms import (
-    BROKEN,
-    HARMFUL,
-    NOTE,
-    SYMPTOMS,
-    Finding,
-    Found,
-    Rows,
-    symptom,
-)
+from rlrun.reports.doctor.symptoms import BROKEN, HARMFUL, NOTE, SYMPTOMS, Found, Rows, symptom
 from rlrun.reports.runs import RunData, finite, printable
 from rlrun.terminal import paragraph
 
@@ -309,17 +300,17 @@ _FEW = 3  # fewest records for a statement on learning
 _EVENTS = {"collect/restarts", "eval/restarted_episodes", "eval/cut_episodes"}  # rarely recorded
 
 
-def diagnose(evidence: Evidence) -> dict[str, Finding]:
+def diagnose(evidence: Evidence) -> dict[str, Found]:
     """Return the findings by the name of their symptom, the most severe first.
 
     A finding that another one explains is left out.
     """
     with np.errstate(all="ignore"):  # numbers of untrusted files may have any size
-        every = {row.name: row.finding(evidence) for row in SYMPTOMS}
-    findings = {name: finding for name, finding in every.items() if finding is not None}
-    explained = {x for row in SYMPTOMS if row.name in findings for x in row.explains.split(", ")}
-    kept = {name: finding for name, finding in findings.items() if name not in explained}
-    return dict(sorted(kept.items(), key=lambda item: -item[1].severity))
+        every = [(row, row.finding(evidence)) for row in SYMPTOMS]
+    findings = [(row, finding) for row, finding in every if finding is not None]
+    explained = {name for row, _ in findings for name in row.explains.split(", ")}
+    findings.sort(key=lambda item: -item[0].severity)
+    return {row.name: finding for row, finding in findings if row.name not in explained}
 
 
 def report_lines(run: RunData) -> Iterator[str]:
@@ -344,9 +335,9 @@ def report_lines(run: RunData) -> Iterator[str]:
     for number, finding in enumerate(findings.values(), 1):
         yield paragraph(f"{number}. ", printable(finding.symptom))
         for head, text in (
-            ("   why:  ", finding.meaning),
+            ("   why:  ", finding.why),
             ("   try:  ", ", or ".join(finding.tries)),
-            ("   look: ", ", ".join(finding.metrics)),
+            ("   look: ", ", ".join(finding.look.split())),
         ):
             if text:
                 yield paragraph(head, printable(text))

@@ -20,23 +20,13 @@ BROKEN, HARMFUL, NOTE = 3, 2, 1  # severities
 
 
 @dataclass(frozen=True)
-class Finding:
-    """A symptom with its numbers, its usual cause, and what to try.
-
-    ``tries``: overrides ``key=value``, or a word on what to do, the likeliest first. ``metrics``:
-    where to look.
-    """
-
-    severity: int
-    symptom: str
-    meaning: str
-    tries: Sequence[str]
-    metrics: Sequence[str]
-
-
-@dataclass(frozen=True)
 class Found:
-    """A symptom whose other columns depend on the run, too; "" and () mean those of its row."""
+    """A symptom with its numbers, what to try, its usual cause, and where to look.
+
+    Rules leave out what does not depend on the run: "" and () mean the column of the row. A rule's
+    ``tries`` are in the form of `Evidence.tries`, or overrides ``key=value`` and words on what to
+    do, the likeliest first, as in what `Symptom.finding` returns.
+    """
 
     symptom: str
     tries: str | Sequence[str] = ""
@@ -66,7 +56,7 @@ class Symptom:
     look: str = ""
     explains: str = ""
 
-    def finding(self, evidence: Evidence) -> Finding | None:
+    def finding(self, evidence: Evidence) -> Found | None:
         """Return the row's finding in a run, or None. Metrics not recorded are left out."""
         if not all(getattr(evidence, word) for word in self.when.split()):
             return None
@@ -75,7 +65,7 @@ class Symptom:
             tries = hit.tries or self.tries
             tries = evidence.tries(tries) if isinstance(tries, str) else tries
             look = [m for m in (hit.look or self.look).split() if evidence.records_metric(m)]
-            return Finding(self.severity, hit.symptom, hit.why or self.why, tries, look)
+            return Found(hit.symptom, tries, hit.why or self.why, " ".join(look))
         return None
 
 
