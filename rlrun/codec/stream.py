@@ -164,14 +164,7 @@ def name_hash(name: str) -> int:
 class Encoder:
     """Encoder of one stream. Frames are numbered from 0."""
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        keep: int,
-        key_seconds: float,
-        coder: str = "auto",
-    ) -> None:
+    def __init__(self, name: str, *, keep: int, key_seconds: float, coder: str = "auto") -> None:
         """``keep`` >= 2: past contents in memory. ``key_seconds``: between requested key frames.
 
         Raises: CodecError for another ``keep`` or an unknown coder.
