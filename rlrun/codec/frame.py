@@ -149,18 +149,11 @@ def leaves_of(table: bytes, limit: int) -> list[LeafSpec]:
 
     Raises: DamagedFrame, LimitExceeded.
     """
-    leaves, total = list[LeafSpec](), 0
-
-    def append_leaf(leaf: LeafSpec) -> None:
-        nonlocal total
-        spanned, size = array_bytes(leaf.shape, leaf.kind.width)
-        total += size
-        check_limit(max(total, spanned), limit)
-        leaves.append(leaf)
-
-    cursor = Cursor(memoryview(table))
-    _read_node(cursor, "", append_leaf, MAX_DEPTH)
+    leaves, cursor = list[LeafSpec](), Cursor(memoryview(table))
+    _read_node(cursor, "", leaves.append, MAX_DEPTH)
     cursor.require_end()
+    sizes = [array_bytes(leaf.shape, leaf.kind.width) for leaf in leaves]
+    check_limit(max([sum(size for _, size in sizes), *(spanned for spanned, _ in sizes)]), limit)
     return leaves
 
 

@@ -152,16 +152,13 @@ def restore_series(residual: Array, rows: int, predictor: int) -> Array:
 # -- byte planes -----------------------------------------------------------------------------------
 
 
-def split_planes(residual: Array) -> Array:
-    """Return byte planes uint8 [width, n]: plane k is byte k of every word, lowest first."""
-    planes = np.empty((residual.itemsize, len(residual)), np.uint8)
-    fill_planes(residual, planes)
-    return planes
-
-
 @jit
-def fill_planes(residual: Array, planes: Array) -> None:
-    """Fill ``planes``, block by block."""
+def split_planes(residual: Array) -> Array:
+    """Return byte planes uint8 [width, n]: plane k is byte k of every word, lowest first.
+
+    Splits block by block.
+    """
+    planes = np.empty((residual.itemsize, len(residual)), np.uint8)
     for start in range(0, len(residual), BLOCK):
         words = residual[start : start + BLOCK]
         for k in range(len(planes)):
@@ -169,6 +166,7 @@ def fill_planes(residual: Array, planes: Array) -> None:
             row = planes[k, start : start + BLOCK]
             for i in range(len(words)):
                 row[i] = np.uint8(words[i] >> shift)
+    return planes
 
 
 @jit
@@ -195,8 +193,9 @@ def join_planes(
 
 
 @jit
-def byte_counts(words: Array, out: Array) -> Array:
-    """Add the histogram of the bytes of every plane to ``out`` int64 [width, 256]; returns it."""
+def byte_counts(words: Array) -> Array:
+    """Return the histogram of the bytes of every plane, int64 [width, 256]."""
+    out = np.zeros((words.itemsize, 256), np.int64)
     for i in range(len(words)):
         word = np.uint64(words[i])
         for k in range(len(out)):
@@ -495,8 +494,7 @@ def tensor_residuals(
 
 def entropy(words: Array) -> int:
     """Return 2^16 × the empirical entropy in bits of the byte planes of a sample."""
-    counts = byte_counts(words, np.zeros((words.itemsize, 256), np.int64))
-    return int(words.itemsize * _LOGS[len(words)] - _LOGS[counts].sum())
+    return int(words.itemsize * _LOGS[len(words)] - _LOGS[byte_counts(words)].sum())
 
 
 def tensor_predictor(words: Array, base: Array, second: Array, highest: int) -> int:
