@@ -155,17 +155,9 @@ def as_segment(
 
     ``obs``: the structure of observations. ``extras``: their names, without ``extras/``.
     """
-    return Segment(
-        obs=unflatten(obs, tensor),
-        first=tensor("first"),
-        action=tensor("action"),
-        reward=tensor("reward"),
-        terminated=tensor("terminated"),
-        truncated=tensor("truncated"),
-        valid=tensor("valid"),
-        extras={name: tensor(f"extras/{name}") for name in extras},
-        states=states,
-    )
+    fields: dict[str, Any] = {name: tensor(name) for name in ("first", *STEP_FIELDS)}
+    fields |= {"extras": {name: tensor(f"extras/{name}") for name in extras}, "states": states}
+    return Segment(unflatten(obs, tensor), **fields)
 
 
 def has_final_entry(name: str) -> bool:
