@@ -164,7 +164,7 @@ class Picture(NamedTuple):
 class Section:
     """Figures, then tables, then notes on them, under a title.
 
-    ``lead``: sentences for the head of the report.
+    ``lead``: sentences for the head of the report, if they are few.
     """
 
     title: str

@@ -403,7 +403,6 @@ def _health(run: RunData, group: Group | None) -> tuple[Cell, ...]:
 # that runs, failed or was interrupted may have decided some comparisons, which hold.
 
 RESULT = "result.json"  # of a search
-_SAID = 3  # searches, and decisions, described at the head of a report
 _SEARCH_COLUMNS = (
     "search", "trial", "setting", "objective", "selection score", "on seeds", "score",
     "fresh seeds", "failed seeds", "selection bias",
@@ -411,8 +410,7 @@ _SEARCH_COLUMNS = (
 
 
 def selection_section(runs: Sequence[RunData]) -> Section | None:
-    """Return the choices of the searches to which the runs belong, with a sentence on each of a few
-    at the head.
+    """Return the choices of the searches to which the runs belong, with a sentence on each.
 
     None if no run belongs to a search.
     """
@@ -435,9 +433,8 @@ def selection_section(runs: Sequence[RunData]) -> Section | None:
         *reasons([(str(row[0]), why) for row, why in results if why]),
         *open_,
     ]
-    sentences = [*map(_sentence, rows), *open_]
     tables = [Table("selection", _SEARCH_COLUMNS, rows)] if rows else []
-    return Section("Search", text, tables, lead=sentences if len(sentences) <= _SAID else [])
+    return Section("Search", text, tables, lead=[*map(_sentence, rows), *open_])
 
 
 def _sentence(row: tuple[Cell, ...]) -> str:
@@ -475,8 +472,7 @@ _MOST = 1000  # comparisons that are read
 
 
 def seeds_auto_section(runs: Sequence[RunData]) -> Section | None:
-    """Return the decisions of the sweeps to which the runs belong, with a sentence on each of a few
-    at the head.
+    """Return the decisions of the sweeps to which the runs belong, with a sentence on each.
 
     None if no sweep had ``seeds=auto``.
     """
@@ -501,9 +497,7 @@ def seeds_auto_section(runs: Sequence[RunData]) -> Section | None:
     sentences = [f"{verdict} ({a} against {b}, seeds=auto, family-wise level {level})."
                  for _, a, b, verdict, _, level, *_ in rows]  # fmt: skip
     tables = [Table("sequential", columns, rows)] if rows else []
-    sentences += open_
-    lead = sentences if len(sentences) <= _SAID else []
-    return Section("Sequential seeds", text + open_, tables, lead=lead)
+    return Section("Sequential seeds", text + open_, tables, lead=sentences + open_)
 
 
 def _comparisons(sweep: Path) -> list[tuple[Cell, ...]]:
@@ -555,6 +549,9 @@ def seed_table(findings: Findings) -> Table:
     return Table("seeds", ("environment", "setting", "seed", "run", "score"), rows)
 
 
+_SAID = 3  # most searches, decisions or comparisons that the head of a report puts in words
+
+
 def build_document(findings: Findings, title: str) -> Document:
     """Return the report on runs."""
     curves, points = curve_section(findings)
@@ -567,8 +564,8 @@ def build_document(findings: Findings, title: str) -> Document:
     )  # fmt: skip
     kept = [section for section in sections if section is not None]
     data = [points, evaluation_table(findings), seed_table(findings)]
-    heads = (section for section in (searches, stopped, comparisons) if section is not None)
-    text = [*_lead(findings), *(sentence for head in heads for sentence in head.lead)]
+    heads = (section.lead for section in (searches, stopped, comparisons) if section is not None)
+    text = [*_lead(findings), *(s for lead in heads if len(lead) <= _SAID for s in lead)]
     return Document(title, text, kept, data)
 
 

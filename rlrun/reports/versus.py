@@ -27,7 +27,6 @@ from rlrun.reports.runs import SEEDS, parse_score, printable, read_runs
 
 ALL_PAIRS = 4  # groups of which every pair is compared
 PAIRS = 10  # seeds from which sides are paired: p can be small enough for 25 comparisons
-_FEW = 3  # comparisons that the head of a report puts in words
 ACROSS = "all (IQM)"
 T = TypeVar("T")
 
@@ -159,7 +158,7 @@ _COLUMNS = (
 
 
 def comparison_section(findings: Findings) -> document.Section | None:
-    """Return the comparisons of a report, with a sentence on each at its head if there are few.
+    """Return the comparisons of a report, with a sentence on each.
 
     None with fewer than two settings in an environment.
     """
@@ -201,8 +200,7 @@ def comparison_section(findings: Findings) -> document.Section | None:
         f"{pair.environment}: " * places + sentence(pair) for pair in every if not pair.stopped
     ]
     table = document.Table("comparisons", columns, rows)
-    lead = sentences if len(sentences) <= _FEW else []
-    return document.Section("Comparisons", text, [table], lead=lead)
+    return document.Section("Comparisons", text, [table], lead=sentences)
 
 
 def sentence(pair: Versus) -> str:

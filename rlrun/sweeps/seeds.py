@@ -20,7 +20,6 @@ from rlrun.reports.runs import UNDECIDED
 from rlrun.schema.studies import SeedsConfig
 
 Place = tuple[int, int]  # (index of the setting, seed)
-_ERROR = "a difference between equal distributions with a chance of at most {:.0%} (family-wise)"
 CAVEAT = (
     "settings of equal mean and unequal spread, e.g. if only one has failing seeds, are "
     "declared different more often: see rlrun help statistics"
@@ -66,7 +65,8 @@ class SeedsResult:
             lines.append(f"{better} is better than {worse}: decided after {count} seeds each")
         count = len(self.decision.winners)
         which = "the comparison names" if count == 1 else f"the {count} comparisons together name"
-        return [*lines, f"{which} {_ERROR.format(self.config.level)}", CAVEAT]
+        chance = f"with a chance of at most {self.config.level:.0%} (family-wise)"
+        return [*lines, f"{which} a difference between equal distributions {chance}", CAVEAT]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the contents of seeds.json: the plan, and the decisions so far."""
