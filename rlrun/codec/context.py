@@ -27,7 +27,7 @@ import numpy as np
 from rlrun.codec import planes
 from rlrun.codec.frame import FieldSpec
 from rlrun.codec.planes import bit_length, sign_extend, zigzag_word
-from rlrun.codec.words import KIND_BY_CODE, Array, Cursor, Kind, damaged_frame
+from rlrun.codec.words import KIND_BY_CODE, Array, Cursor, Kind, damaged_frame, widen
 from rlrun.jit import jit
 
 BLOCK = 512  # words: often a row of weights; part of the format
@@ -113,7 +113,7 @@ def decode(spec: FieldSpec, data: memoryview, bases: planes.Bases) -> Array:
     count = unpack(coded, (read_only(base), read_only(second)), bounds, layout, parameters, words)
     if count < 0 or (count + 7) // 8 != len(bits) or (count % 8 and bits[-1] >> count % 8):
         raise damaged_frame("its extra bits do not match its symbols")
-    return planes.as_kind(words, kind, spec.kind)
+    return widen(words, kind, spec.kind)
 
 
 def read_only(words: Array) -> Array:

@@ -413,7 +413,7 @@ def decode_residuals(
             join_planes(planes, words, words, NONE, words)
         if spec.rows:
             words = restore_series(words, spec.rows, predictors[0])
-        return as_kind(words, kind, spec.kind)
+        return widen(words, kind, spec.kind)
     second_base, start = base if second is None else second, 0
     for size, predictor in zip(runs if count > 1 else [spec.size], predictors, strict=True):
         span = slice(start, start + size)
@@ -423,7 +423,7 @@ def decode_residuals(
         else:
             restore(words[span], base[span], second_base[span], predictor)
         start += size
-    return as_kind(words, kind, spec.kind)
+    return widen(words, kind, spec.kind)
 
 
 def narrow_with_bases(kind: Kind, words: Array, bases: Bases) -> tuple[int, Array, Bases]:
@@ -456,10 +456,6 @@ def read_kind(cursor: Cursor, kind: Kind, bases: Bases) -> tuple[Kind, Bases]:
     if (narrow_bases := narrowed(bases, kind, target)) is None:
         raise damaged_frame(f"its base does not fit into {target.name}")
     return target, narrow_bases
-
-
-def as_kind(words: Array, narrow_kind: Kind, kind: Kind) -> Array:
-    return words if narrow_kind is kind else widen(words, narrow_kind, kind)
 
 
 def predictor_runs(sizes: tuple[int, ...]) -> list[int]:

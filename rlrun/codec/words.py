@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from rlrun.errors import CodecError
-from rlrun.jit import jit
 
 
 class DamagedFrame(CodecError):
@@ -227,7 +226,6 @@ def as_tensors(tree: Any) -> Any:
 
 
 SAMPLE = 64  # words tested before the whole array
-BLOCK = 2048
 
 NARROWER_KINDS = {  # narrowest first
     "float64": ("float32",),
@@ -244,13 +242,19 @@ def narrower_kinds(kind: Kind) -> list[Kind]:
 
 
 def narrow(words: Array, kind: Kind, targets: list[Kind]) -> tuple[Kind, Array] | None:
-    """Return (first of ``targets`` that represents n > 0 words exactly, the words in that kind)."""
+    """Return (first of ``targets`` that represents n > 0 words exactly, the words in that kind).
+
+    NaN payloads and −0.0 count.
+    """
     if not targets:
         return None
     if kind.floating:
-        narrow_words = np.empty(len(words), np.uint32)
-        exact = to_float32(words[:SAMPLE], narrow_words) and to_float32(words, narrow_words)
-        return (targets[0], narrow_words) if exact else None
+        for part in (words[:SAMPLE], words):
+            with np.errstate(all="ignore"):
+                narrow_words = part.view(kind.dtype).astype(targets[0].dtype).view(targets[0].word)
+            if (widen(narrow_words, targets[0], kind) != part).any():
+                return None
+        return targets[0], narrow_words
     values = words.view(kind.dtype)
     lowest, highest = int(values.min()), int(values.max())
     for target in targets:
@@ -261,33 +265,9 @@ def narrow(words: Array, kind: Kind, targets: list[Kind]) -> tuple[Kind, Array] 
 
 
 def widen(words: Array, narrow_kind: Kind, kind: Kind) -> Array:
-    """Convert narrowed words back to ``kind``."""
+    """Convert narrowed words back to ``kind``; words of that kind are returned as they are."""
+    if narrow_kind is kind:
+        return words
     with np.errstate(all="ignore"):
         wide: Array = words.view(narrow_kind.dtype).astype(kind.dtype)
     return wide.view(kind.word)
-
-
-@jit
-def to_float32(words: Array, narrow_words: Array) -> bool:
-    """Fill float32 words from float64 words; False at the first block that is not exact.
-
-    NaN payloads and −0.0 count.
-    """
-    widened = np.empty(BLOCK, np.float64)
-    bits, values, target = (
-        widened.view(np.uint64),
-        words.view(np.float64),
-        narrow_words.view(np.float32),
-    )
-    for start in range(0, len(words), BLOCK):
-        block, out = values[start : start + BLOCK], target[start : start + BLOCK]
-        expected = words[start : start + BLOCK]
-        differ = np.uint64(0)
-        for i in range(len(block)):
-            out[i] = np.float32(block[i])
-            widened[i] = np.float64(out[i])
-        for i in range(len(block)):
-            differ |= bits[i] ^ expected[i]
-        if differ:
-            return False
-    return True
