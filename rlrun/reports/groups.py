@@ -160,7 +160,7 @@ def relevant(keys: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_environment(name: str) -> bool:
-    return name.startswith(_ENVIRONMENT) and name.split(".")[1] in ("id", "kwargs", "eval_kwargs")
+    return ".".join(name.split(".")[:2]) in _ENVIRONMENT
 
 
 def _environments(runs: Sequence[RunData]) -> list[str]:

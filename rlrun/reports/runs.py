@@ -586,7 +586,7 @@ def score(run: RunData, kind: str) -> float | None:
 
     Raises: ConfigError for another ``kind``.
     """
-    last = parse_score(kind)
+    parse_score(kind)
     if run.status != "done":
         return None
     if kind == "final":
@@ -594,9 +594,18 @@ def score(run: RunData, kind: str) -> float | None:
     steps, returns = run.evaluations.env_steps, run.evaluations.return_mean
     if not len(steps) or run.damage:
         return None
+    return curve_score(kind, steps, returns, max(steps[-1], np.nan_to_num(run.total_steps)))
+
+
+def curve_score(kind: str, steps: Floats, returns: Floats, end: float) -> float:
+    """Return the score of ``kind`` of K > 0 evaluations; see `mean_over_steps` for the arguments.
+
+    ``final``: the last return.
+    """
+    last = parse_score(kind)
     if last is not None:
         return float(returns[-last:].max())
-    return mean_over_steps(steps, returns, max(steps[-1], np.nan_to_num(run.total_steps)))
+    return float(returns[-1]) if kind == "final" else mean_over_steps(steps, returns, end)
 
 
 def mean_over_steps(steps: Floats, returns: Floats, end: float) -> float:

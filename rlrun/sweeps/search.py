@@ -31,7 +31,7 @@ from rlrun.config.space import Dimension
 from rlrun.errors import CheckpointError, Interrupted, LockedError, ResourceError, StorageError
 from rlrun.reports.bounds import return_bounds
 from rlrun.reports.intervals import LEVEL, Estimate, mean_interval
-from rlrun.reports.runs import RunData, mean_over_steps, parse_score, read_run, score
+from rlrun.reports.runs import RunData, curve_score, read_run, score
 from rlrun.run.files import RECORD
 from rlrun.schema.studies import SearchConfig
 from rlrun.sweeps.launcher import cores_of_each
@@ -287,7 +287,6 @@ def partial_score(run: RunData, kind: str, env_steps: float) -> float | None:
     ``final`` is the mean return of that evaluation. A run that ended earlier because it was solved
     keeps its last evaluation up to ``env_steps``. None: the run has not come that far.
     """
-    last = parse_score(kind)
     steps, returns = run.evaluations.env_steps, run.evaluations.return_mean
     end = int(np.searchsorted(steps, env_steps))
     if end == len(steps):
@@ -295,10 +294,7 @@ def partial_score(run: RunData, kind: str, env_steps: float) -> float | None:
             return None
         end -= 1
     at = max(steps[end], env_steps)
-    steps, returns = steps[: end + 1], returns[: end + 1]
-    if last is not None:
-        return float(returns[-last:].max())
-    return float(returns[-1]) if kind == "final" else mean_over_steps(steps, returns, at)
+    return curve_score(kind, steps[: end + 1], returns[: end + 1], at)
 
 
 def falls_behind(score: float, others: Sequence[float], reduction: int) -> bool:
@@ -379,19 +375,17 @@ class SeedRuns:
         job = self._pool.submit(MAIN, [argv], words, cwd, run.log, self._threads)
         self._running[job] = run
 
-    def wait(self) -> list[SeedRun]:
-        """Return the runs that ended, waiting at most ``POLL_SECONDS``."""
-        ended = []
+    def wait(self) -> None:
+        """Score the runs that end within ``POLL_SECONDS``, up to the first one."""
         for job in self._pool.wait_any(POLL_SECONDS) if self._running else ():
             run = self._running.pop(job)
-            if run.state == "running" and job.code == LockedError.exit_code:
-                run.state = "waiting"  # its process from a killed search is still saving
+            if run.state == "stopped":
                 continue
-            if run.state == "running":  # not stopped
-                assert job.code is not None
+            assert job.code is not None
+            if job.code == LockedError.exit_code:
+                run.state = "waiting"  # its process from a killed search is still saving
+            else:
                 self._finish(run, job.code)
-            ended.append(run)
-        return ended
 
     def stop(self, run: SeedRun) -> None:
         """Ask a run to save and end. Its worker is free once it has ended."""
