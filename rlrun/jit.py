@@ -17,7 +17,7 @@ is checked once, where it enters: exit code 5 from a run directory, 2 or 6 from 
   previous actions of end rows themselves.
 * ``codec/coders.py``, ``codec/context.py``: bit positions by the kernel, against the payload's
   bits; contexts are at most (bits of a word + 1) 256.
-* ``codec/kernels.py``: lengths and shapes of bitmaps, planes and bases by ``planes.decode_part``
+* ``codec/planes.py``: lengths and shapes of bitmaps, planes and bases by ``planes.decode_part``
   and ``stream.decode_content``. Encoders use counts of their own and the bases of one table.
 """
 
