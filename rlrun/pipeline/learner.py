@@ -6,6 +6,7 @@
 import math
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -21,17 +22,12 @@ from rlrun.log import Log
 from rlrun.log.window_figure import WindowFigure, kinds
 from rlrun.pipeline.bonus import RND
 from rlrun.schema import LearnerConfig
-from rlrun.types import (
-    Counters,
-    Policy,
-    Update,
-    Window,
-    returned,
-)
+from rlrun.types import Counters, Policy, Sample, Update, Window, returned
 
 DRAWN = 8  # windows in a figure
 
 
+@dataclass(slots=True)
 class Inspector:
     """Shows a batch of windows at the first evaluation of a process and at every ``every``-th.
 
@@ -39,21 +35,14 @@ class Inspector:
     costs about the forward pass of one update.
     """
 
-    def __init__(
-        self,
-        every: int,
-        batch: int,
-        *,
-        policy: Any,
-        window: Window,
-        buffer: Replay | Mixed,
-        bonus: RND | None,
-        log: Log,
-    ) -> None:
-        """``policy``: one with ``inspect``."""
-        self.every, self.batch, self.window = every, batch, window
-        self.policy, self.buffer, self.bonus, self.log = policy, buffer, bonus, log
-        self.evaluations = 0
+    every: int
+    batch: int
+    policy: Any  # with ``inspect``
+    window: Window
+    buffer: Replay | Mixed
+    bonus: RND | None
+    log: Log
+    evaluations: int = 0
 
     def evaluated(self, env_steps: int) -> None:
         """Show a batch if it is due. Called after every evaluation."""
@@ -171,33 +160,46 @@ class Means:
             saved.require(self.updates > 0, "learner.means.updates", "is 0, but there are sums")
 
 
-class Learner:
+@dataclass(kw_only=True)
+class _Updates:
+    """Base class of the learners: the update of a sample, and the metrics and seconds of all."""
+
+    config: LearnerConfig = field(kw_only=False)
+    policy: Policy
+    counters: Counters
+    bonus: RND | None = None  # added to the rewards of all samples
+
+    def __post_init__(self) -> None:
+        self.means = Means(self.counters)
+        self.seconds = {"sample": 0.0, "update": 0.0, "prioritize": 0.0}
+
+    def update(self, sample: Sample) -> Update:
+        """Learn from a sample."""
+        start = time.perf_counter()
+        if self.bonus is not None:
+            sample = self.bonus.add_to(sample)
+        update: Update = returned(self.policy.update(sample), Update, "update()")
+        self.counters.updates += update.steps
+        self.means.add(update.metrics)
+        self.seconds["update"] += time.perf_counter() - start
+        return update
+
+
+@dataclass(kw_only=True)
+class Learner(_Updates):
     """Learns ``update_per_collect`` times per chunk, or ``replay_ratio`` rows per row."""
 
-    def __init__(
-        self,
-        config: LearnerConfig,
-        *,
-        policy: Policy,
-        buffer: Replay | Mixed,
-        counters: Counters,
-        td_priority: bool,
-        bonus: RND | None = None,
-        inspector: Inspector | None = None,
-    ) -> None:
-        """``td_priority``: new windows get the policy's TD error as priority.
+    buffer: Replay | Mixed
+    td_priority: bool  # new windows get the policy's TD error as priority
+    inspector: Inspector | None = None  # shows some samples in TensorBoard
+    credit: float = 0.0  # rows to be learned by the next updates
+    rows_collected: int = 0  # since the last ``metrics``
 
-        ``bonus`` is added to the rewards of all samples. ``inspector`` shows some samples in
-        TensorBoard.
-        """
-        assert policy.window is not None
-        self.config, self.policy, self.buffer, self.counters = config, policy, buffer, counters
-        self.td_priority, self.bonus, self.inspector = td_priority, bonus, inspector
-        self.rows_per_update = config.batch_size * policy.window.learned  # padding included
-        self.credit = 0.0  # rows to be learned by the next updates
-        self.rows_collected = 0  # since the last ``metrics``
-        self.means = Means(counters)
-        self.seconds = {"sample": 0.0, "update": 0.0, "prioritize": 0.0}
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        assert self.policy.window is not None
+        # Padding included.
+        self.rows_per_update = self.config.batch_size * self.policy.window.learned
 
     def step(self, rows: int, keys: np.ndarray) -> int:
         """Learn after ``rows`` new valid rows and windows ``keys``. Return how many updates."""
@@ -217,17 +219,12 @@ class Learner:
         for _ in range(updates):
             start = time.perf_counter()
             sample = self.buffer.sample(self.config.batch_size, self.counters.env_steps)
-            sampled = time.perf_counter()
-            sample = sample if self.bonus is None else self.bonus.add_to(sample)
-            update: Update = returned(self.policy.update(sample), Update, "update()")
-            updated = time.perf_counter()
-            self.counters.updates += update.steps
-            self.means.add(update.metrics)
+            self.seconds["sample"] += time.perf_counter() - start
+            update = self.update(sample)
+            start = time.perf_counter()
             if update.priority is not None:
                 self.buffer.prioritize(sample.key, update.priority)
-            self.seconds["sample"] += sampled - start
-            self.seconds["update"] += updated - sampled
-            self.seconds["prioritize"] += time.perf_counter() - updated
+            self.seconds["prioritize"] += time.perf_counter() - start
         return updates
 
     def metrics(self) -> dict[str, float]:
@@ -277,23 +274,11 @@ class Learner:
         self.means.load_state_dict(state["means"])
 
 
-class RolloutLearner:
+@dataclass(kw_only=True)
+class RolloutLearner(_Updates):
     """Learns once from every rollout, as soon as it is collected."""
 
-    def __init__(
-        self,
-        config: LearnerConfig,
-        *,
-        policy: Policy,
-        buffer: Rollout | Rollouts,
-        counters: Counters,
-        bonus: RND | None = None,
-    ) -> None:
-        """``bonus`` is added to the rewards of all rollouts."""
-        self.bonus = bonus
-        self.config, self.policy, self.buffer, self.counters = config, policy, buffer, counters
-        self.means = Means(counters)
-        self.seconds = {"sample": 0.0, "update": 0.0, "prioritize": 0.0}
+    buffer: Rollout | Rollouts
 
     def step(self, rows: int, keys: np.ndarray) -> int:
         """Learn from all stored rows and drop them. Return the number of gradient steps.
@@ -304,15 +289,8 @@ class RolloutLearner:
         sample = self.buffer.take(self.counters.env_steps)
         if self.counters.env_steps < self.config.learning_starts:
             return 0
-        sampled = time.perf_counter()
-        if self.bonus is not None:
-            sample = self.bonus.add_to(sample)
-        update: Update = returned(self.policy.update(sample), Update, "update()")
-        self.counters.updates += update.steps
-        self.means.add(update.metrics)
-        self.seconds["sample"] += sampled - start
-        self.seconds["update"] += time.perf_counter() - sampled
-        return update.steps
+        self.seconds["sample"] += time.perf_counter() - start
+        return self.update(sample).steps
 
     def metrics(self) -> dict[str, float]:
         """Return train/ metrics averaged over the updates since the last call."""
