@@ -175,14 +175,17 @@ def _episodes(part: str, state: dict[str, Any]) -> list[tuple[float, int]]:
     ]
 
 
+@dataclass(slots=True)
 class CollectMetrics:
     """Adds chunks to the run's counters and averages episodes between two records."""
 
-    def __init__(self, counters: Counters, explore: Explore, actions: ActionCounts) -> None:
-        """``explore``: env_steps -> epsilon [E]."""
-        self.counters, self.explore, self.actions = counters, explore, actions
-        self.finished_episodes: list[tuple[float, int]] = []  # since the last ``report``
-        self.restarts = self.without_action = 0  # since the last ``report``
+    counters: Counters
+    explore: Explore
+    actions: ActionCounts
+    # Since the last ``report``:
+    finished_episodes: list[tuple[float, int]] = field(default_factory=list)
+    restarts: int = 0
+    without_action: int = 0
 
     def commit(self, stats: ChunkStats, chunk: Chunk) -> None:
         """Add the statistics of a chunk."""
@@ -295,8 +298,7 @@ class Collector:
         if self.compiled is None:
             self.actor.refresh()
         chunk = self.collect_rows()
-        self.collect_metrics.commit(self.stats, chunk)
-        self.stats = ChunkStats()
+        self.collect_metrics.commit(self.take_stats(), chunk)
         return chunk
 
     def collect_rows(self) -> Chunk:

@@ -8,7 +8,7 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any, ClassVar
 
@@ -29,6 +29,7 @@ from rlrun.pipeline.collector import (
     loaded_stats,
 )
 from rlrun.pipeline.forkserver import SIGNALS, signals_blocked
+from rlrun.pipeline.source import Source
 from rlrun.pipeline.transport import CollectorSide, LearnerSide, wait_for_answer
 from rlrun.trust import fault_of_users, trust_only, trusted
 from rlrun.types import Chunk, Counters, Policy, tree_leaves
@@ -344,7 +345,8 @@ class CollectorWorker:
             self.collector.env.close()
 
 
-class OverlappedSource:
+@dataclass(slots=True)
+class OverlappedSource(Source):
     """A collector in its own process, one chunk ahead of the learner.
 
     Chunk k + 1 is collected with the weights from before learning on chunk k. They are always
@@ -355,28 +357,22 @@ class OverlappedSource:
     the serial pipeline.
     """
 
-    clock: ClassVar[str] = "env steps"
     phase: ClassVar[str] = "chunk"
 
-    def __init__(
-        self,
-        process: CollectorProcess,
-        policy: Policy,
-        collect_metrics: CollectMetrics,
-        *,
-        check: Check,
-        total_steps: int,
-    ) -> None:
-        """``check``: of a checkpoint's chunk. No chunk is started at or after ``total_steps``."""
-        self.process, self.policy, self.total_steps = process, policy, total_steps
-        self.check = check
-        self.collect_metrics, self.counters = collect_metrics, collect_metrics.counters
-        self.seconds: dict[str, float] = {"act": 0.0, "env": 0.0}
-        self.counted: dict[str, Any] | None = None  # state after the last counted chunk
-        self.received: CollectedChunk | None = None  # in flight at a checkpoint, not counted yet
-        self.pending_error: RlrunError | None = None  # of the chunk in flight at a checkpoint
-        self.inexact: str | None = None
-        self.pulse = 0.0
+    process: CollectorProcess
+    policy: Policy
+    collect_metrics: CollectMetrics
+    check: Check  # of a checkpoint's chunk
+    total_steps: int  # no chunk is started at or after this env step
+    seconds: dict[str, float] = field(default_factory=lambda: {"act": 0.0, "env": 0.0})
+    counted: dict[str, Any] | None = None  # state after the last counted chunk
+    received: CollectedChunk | None = None  # in flight at a checkpoint, not counted yet
+    pending_error: RlrunError | None = None  # of the chunk in flight at a checkpoint
+    inexact: str | None = None
+
+    @property
+    def env_steps(self) -> int:
+        return self.collect_metrics.counters.env_steps
 
     def next_chunk(self) -> Chunk:
         if self.pending_error is not None:
@@ -384,19 +380,16 @@ class OverlappedSource:
         collected, self.received = self.received, None
         if collected is None:
             if not self.process.in_flight:
-                self.process.start(self.counters.env_steps)
+                self.process.start(self.env_steps)
             collected = self.process.result()
         self.collect_metrics.commit(collected.stats, collected.chunk)
         self.seconds, self.counted = collected.seconds, collected.state
-        if self.counters.env_steps < self.total_steps:
-            self.process.start(self.counters.env_steps)  # before this chunk is stored or learned
+        if self.env_steps < self.total_steps:
+            self.process.start(self.env_steps)  # before this chunk is stored or learned
         return collected.chunk
 
     def stop_when(self, stop: Callable[[], bool]) -> None:
         self.process.stop = stop
-
-    def after_updates(self, updates: int) -> None:
-        pass
 
     def metrics(self) -> dict[str, float]:
         return self.collect_metrics.report()
@@ -444,7 +437,7 @@ class OverlappedSource:
             self.process.result()
         self.received = self.pending_error = None
         self.collect_metrics.load_state_dict(collector)
-        env_steps = self.counters.env_steps
+        env_steps = self.env_steps
         if received is None:
             self.counted = collector
         else:

@@ -18,9 +18,10 @@ from rlrun.pipeline.evaluate import Evaluation
 from rlrun.pipeline.overlapped import CollectedChunk, MissingBase, RowCheck
 from rlrun.pipeline.parts import LoopEvaluations, require_finite
 from rlrun.pipeline.ray.roles import POLL_SECONDS, STOP_SECONDS, Lost, Member, Role, Roles
+from rlrun.pipeline.source import Source
 from rlrun.pipeline.stop import StopRequest
-from rlrun.pipeline.transport import LearnerSide, chunk_bytes, message_bytes
-from rlrun.types import Chunk, Policy
+from rlrun.pipeline.transport import LearnerSide, chunk_bytes, message_bytes, wait_for_answer
+from rlrun.types import Chunk, Counters, Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class Version:
     env_steps: int
 
 
+@dataclass(slots=True)
 class Weights:
     """The versions published last; a receiver gets those after the one it has.
 
@@ -40,12 +42,16 @@ class Weights:
     is new, gets a key frame.
     """
 
-    def __init__(self, policy: Policy, side: LearnerSide, *, coded: bool, half: bool, keep: int):
-        """``half``: rounded to bfloat16 (transport.copies)."""
-        self.policy, self.side, self.coded, self.half = policy, side, coded, half
-        self.keep, self.versions = keep, list[Version]()
-        self.raw_bytes = self.sent_bytes = self.key_frames = 0
-        self.seconds = 0.0  # in coding
+    policy: Policy
+    side: LearnerSide
+    coded: bool
+    half: bool  # rounded to bfloat16 (transport.copies)
+    keep: int
+    versions: list[Version] = field(default_factory=list)
+    raw_bytes: int = 0
+    sent_bytes: int = 0
+    key_frames: int = 0
+    seconds: float = 0.0  # in coding
 
     @property
     def newest(self) -> Version:
@@ -73,11 +79,9 @@ class Weights:
             return [version.message for version in new[-1:]]
         if not new or new[0].number == number + 1:
             return [version.message for version in new]
-        frame = self.side.answer(NeedKeyFrame(0, -1, 0))
-        while frame is None and number < 0:  # one was made just now: their rate is limited
-            time.sleep(0.02)
-            frame = self.side.answer(NeedKeyFrame(0, -1, 0))
-        if frame is None:
+        need = NeedKeyFrame(0, -1, 0)
+        frame = self.side.answer(need) if number >= 0 else wait_for_answer(self.side, need)
+        if frame is None:  # their rate is limited
             return []  # the next order asks again
         self.key_frames += 1
         return [ray.put(frame)]
@@ -142,7 +146,8 @@ class Traffic:
         return metrics
 
 
-class RaySource:
+@dataclass(slots=True)
+class RaySource(Source):
     """Source of the chunks of all collectors.
 
     In rounds all collectors use the same weights, and their chunks are taken together in a fixed
@@ -153,34 +158,30 @@ class RaySource:
     was taken. In rounds that state includes the environments, so the lost chunk is collected again.
     """
 
-    clock: ClassVar[str] = "env steps"
     phase: ClassVar[str] = "chunk"
 
-    def __init__(
-        self,
-        roles: Roles,
-        collectors: Sequence[RemoteCollector],
-        predictor: Role | None,
-        weights: Weights,
-        collect_metrics: CollectMetrics,
-        *,
-        check: RowCheck,
-        rounds: bool,
-        publish_every: int,
-        max_seconds: float | None,
-    ) -> None:
-        """``publish_every``: env steps between two versions of the weights, except in rounds.
+    roles: Roles
+    collectors: Sequence[RemoteCollector]
+    predictor: Role | None
+    weights: Weights
+    collect_metrics: CollectMetrics
+    check: RowCheck
+    rounds: bool
+    publish_every: int  # env steps between two versions of the weights, except in rounds
+    max_seconds: float | None  # longest wait for a chunk; None: no limit
+    traffic: Traffic = field(default_factory=Traffic)
+    # Received chunks by collector.
+    round: dict[int, tuple[Version, CollectedChunk]] = field(default_factory=dict)
+    # Collectors whose first order has a reply.
+    ready: deque[RemoteCollector] = field(default_factory=deque)
+    inexact: str | None = field(init=False)
 
-        ``max_seconds``: longest wait for a chunk; None: no limit.
-        """
-        self.roles, self.collectors, self.predictor = roles, list(collectors), predictor
-        self.weights, self.collect_metrics, self.check = weights, collect_metrics, check
-        self.counters, self.rounds = collect_metrics.counters, rounds
-        self.publish_every, self.max_seconds = publish_every, max_seconds
-        self.traffic = Traffic()
-        self.round: dict[int, tuple[Version, CollectedChunk]] = {}  # received chunks by collector
-        self.ready: deque[RemoteCollector] = deque()  # collectors whose first order has a reply
-        self.inexact: str | None = None if rounds else ASYNC_REASON
+    def __post_init__(self) -> None:
+        self.inexact = None if self.rounds else ASYNC_REASON
+
+    @property
+    def counters(self) -> Counters:
+        return self.collect_metrics.counters
 
     # -- the loop's side ---------------------------------------------------------------------------
 
@@ -214,9 +215,6 @@ class RaySource:
             self._count(self.collectors[number], version, collected)
         rows = [(number, collected.chunk) for number, (_, collected) in chunks]
         return rows if len(self.collectors) > 1 else rows[0][1]
-
-    def after_updates(self, updates: int) -> None:
-        pass
 
     def metrics(self) -> dict[str, float]:
         return self.collect_metrics.report()
