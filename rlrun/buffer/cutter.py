@@ -27,7 +27,7 @@ class Cutter:
         self, window: Window, *, columns: int, stride: int, residual: str | None, plain: bool
     ) -> None:
         """``stride``: rows from the start of one window to that of the next."""
-        self.window, self.stride, self.plain = window, stride, plain
+        self.window, self.stride, self.plain, self.residual = window, stride, plain, residual
         self.shape = (*window, self.stride, _RESIDUALS[residual or "drop"] if plain else 0)
         self.origin = np.zeros(columns, np.int64)  # first row of each column's trajectory
         self.row = 0  # rows received

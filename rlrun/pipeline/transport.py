@@ -13,7 +13,7 @@ auto  coded if the link is slower than coding, else raw (pipeline=ray)
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,7 +22,10 @@ from torch import Tensor
 from rlrun.codec import Decoder, Encoder, NeedKeyFrame, as_tensors
 from rlrun.schema import TransportConfig
 from rlrun.spaces import Tree, tree_leaves, tree_map
-from rlrun.types import CHUNK_FIELDS, Chunk, Window
+from rlrun.types import CHUNK_FIELDS, Chunk
+
+if TYPE_CHECKING:
+    from rlrun.buffer.cutter import Cutter
 
 Weights = dict[str, Tensor]
 
@@ -214,18 +217,11 @@ class StateFilter:
     with ``residual: last``, and in a trajectory whose first row was not seen.
     """
 
-    def __init__(
-        self, window: Window, *, columns: int, stride: int, residual: str | None, plain: bool
-    ) -> None:
-        """The arguments are those of ``Cutter``."""
-        self.window, self.stride, self.plain = window, stride, plain
-        self.keep_all = plain and residual == "last"
+    def __init__(self, cutter: "Cutter") -> None:
+        """``cutter``: a new one of the collector's columns, which is only read."""
+        self.cutter, self.keep_all = cutter, cutter.plain and cutter.residual == "last"
         # Index of the next row in its trajectory; -1: unknown.
-        self.index = np.full(columns, -1, np.int64)
-
-    def forget(self) -> None:
-        """Reset: the next rows follow others, or go to a replay that lacks the earlier ones."""
-        self.index[:] = -1
+        self.index = np.full(len(cutter.origin), -1, np.int64)
 
     def filter(self, chunk: Chunk) -> Chunk:
         """Return the chunk with unused states zeroed. The chunk's arrays are not changed."""
@@ -247,10 +243,11 @@ class StateFilter:
         known = (opened >= 0) | (self.index >= 0)
         index = np.where(opened >= 0, rows - opened, rows + self.index)
         self.index = np.where(known[-1], index[-1] + 1, -1)
-        if self.plain:
-            starts = index % self.stride == 0
+        stride = self.cutter.stride
+        if self.cutter.plain:
+            starts = index % stride == 0
         else:  # a window that starts at the row learns after its full burn-in
-            starts = ((index + self.window.burnin) % self.stride == 0) | (index == 0)
+            starts = ((index + self.cutter.window.burnin) % stride == 0) | (index == 0)
         keep: np.ndarray = starts | ~known
         return keep
 

@@ -57,7 +57,7 @@ from rlrun.trust import trusted_class, users_class
 from rlrun.types import Actor, Chunk, Counters, Policy, Spec, generator, tree_map
 
 if TYPE_CHECKING:
-    from rlrun.pipeline.transport import CollectorSide, StateFilter
+    from rlrun.pipeline.transport import CollectorSide
 
 # These collect or evaluate by compiled calls, or act by them, where environment and settings allow.
 ACTORS = dict.fromkeys(("ppo", "a2c", "impala", "pqn", "dqn"), "rlrun.kernels.acting:CompiledActor")
@@ -152,24 +152,14 @@ def _silent(line: str) -> None:
     """Discard a note."""
 
 
-def _tiling(plan: Plan) -> dict[str, Any]:
-    """Return how ``collector.tiling`` cuts rows into windows."""
+def make_cutter(plan: Plan) -> Cutter:
+    """Return the cutter of ``collector.tiling``, which cuts rows into windows."""
     c, window = plan.config.collector, plan.window
     assert window is not None
-    return {"window": window, "columns": plan.columns, "stride": c.stride(window),
-            "residual": c.residual, "plain": c.tiling == "plain"}  # fmt: skip
-
-
-def make_cutter(plan: Plan) -> Cutter:
-    """Return the cutter of ``collector.tiling``."""
-    return Cutter(**_tiling(plan))
-
-
-def make_state_filter(plan: Plan) -> "StateFilter":
-    """Return the filter that zeros recurrent states from which no window starts."""
-    from rlrun.pipeline.transport import StateFilter  # imports the codec
-
-    return StateFilter(**_tiling(plan))
+    return Cutter(
+        window, columns=plan.columns, stride=c.stride(window), residual=c.residual,
+        plain=c.tiling == "plain",
+    )  # fmt: skip
 
 
 def make_replay(plan: Plan, *, note: Note = _silent, count: int = 1) -> Replay:
@@ -306,9 +296,9 @@ def make_store(plan: Plan, *, note: Note = _silent) -> Replay | Mixed:
 
 def collector_side_of(plan: Plan, number: int = 0) -> "CollectorSide":
     """Return the side of collector ``number``, which zeros states from which no window starts."""
-    from rlrun.pipeline.transport import make_collector_side
+    from rlrun.pipeline.transport import StateFilter, make_collector_side  # imports the codec
 
-    thin = {} if plan.window is None else {"thin": make_state_filter(plan).filter}
+    thin = {} if plan.window is None else {"thin": StateFilter(make_cutter(plan)).filter}
     return make_collector_side(plan.config.transport, number, **thin)
 
 

@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlrun.run.build import make_cutter, make_state_filter
+from rlrun.pipeline.transport import StateFilter
+from rlrun.run.build import make_cutter
 from rlrun.types import Chunk, Window
 from tests.buffer.make import make_replay, plan_of
 from tests.buffer.pair import Pair, Setup
@@ -72,7 +73,7 @@ def test_a_collector_counts_the_windows_that_its_rows_complete(case):
     stream, pieces, plan = case
     given_ = vars_of(plan)
     whole, thinned = (make_replay(stream, **given_) for _ in range(2))
-    counter, states, row = make_cutter(plan), make_state_filter(plan), 0
+    counter, states, row = make_cutter(plan), StateFilter(make_cutter(plan)), 0
     for n in pieces:
         chunk = part(stream, row, row + n)
         new = len(whole.add(chunk))
