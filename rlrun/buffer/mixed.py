@@ -31,7 +31,6 @@ class Mixed:
     ) -> None:
         assert len(demos), "checked where they are loaded"
         self.own, self.demos, self.ratio, self.generator = own, demos, ratio, generator
-        self.drawn: tuple[np.ndarray, list[np.ndarray]] = (np.empty(0, np.int64), [])
         self.counts = {"windows": 0, "demos": 0}  # sampled so far
 
     def __len__(self) -> int:
@@ -57,10 +56,8 @@ class Mixed:
             for replay, size in ((self.own, batch - count), (self.demos, count))
             if size
         ]
-        keys = [part.key for part in parts]
-        named = keys[:-1] + ([-1 - keys[-1]] if count else keys[-1:])
-        key = np.concatenate(named)
-        self.drawn = key, keys
+        key = np.concatenate([part.key for part in parts])
+        key[batch - count :] = -1 - key[batch - count :]
         segment = join([part.segment for part in parts])
         return Sample(segment, torch.cat([part.weight for part in parts]), key, env_steps)
 
@@ -73,19 +70,11 @@ class Mixed:
         """Set priorities in both replays, as ``Replay.prioritize`` does."""
         if len(key) != len(priority):
             self.own.prioritize(key, priority)  # raises
-        demos = key < 0
-        count = int(np.count_nonzero(~demos))
-        if key is self.drawn[0]:  # own windows first; each replay gets the keys it returned
-            keys = list(self.drawn[1])
-            if count:
-                self.own.prioritize(keys.pop(0), priority[:count])
-            if keys:
-                self.demos.prioritize(keys[0], priority[count:])
-            return
-        if count:
-            self.own.prioritize(key[~demos], priority[np.flatnonzero(~demos)])
-        if count < len(key):
-            self.demos.prioritize(-1 - key[demos], priority[np.flatnonzero(demos)])
+        own, demos = np.flatnonzero(key >= 0), np.flatnonzero(key < 0)
+        if len(own):
+            self.own.prioritize(key[own], priority[own])
+        if len(demos):
+            self.demos.prioritize(-1 - key[demos], priority[demos])
 
     # Only the states of own rows come from the run's networks.
 
