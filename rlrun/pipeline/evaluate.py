@@ -5,8 +5,7 @@
 
 import logging
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from rlrun.env.state import tree_hash
 from rlrun.errors import ConfigError, EnvError, ResourceError, StorageError
 from rlrun.log import Log
 from rlrun.pipeline.collector import Collector
-from rlrun.pipeline.state import generators_state, load_generators
+from rlrun.pipeline.state import remember_streams
 from rlrun.policy.actor import Reading, RecordingActor
 from rlrun.policy.compute import flushed
 from rlrun.run.files import replace_file
@@ -461,12 +460,14 @@ class FilmingEvaluator(Evaluator):
     ) -> Evaluation | None:
         evaluation = super().run_until(stop, policy, env_steps=env_steps, watch=watch)
         if evaluation is not None and self._due(env_steps):
+            restore = remember_streams(policy)
             try:
-                with random_streams_kept(policy):
-                    self._play(stop, policy, env_steps)
+                self._play(stop, policy, env_steps)
             except (ConfigError, EnvError, ResourceError, StorageError, OSError) as e:
                 self.every = None
                 _logger.warning("run.video_every: %s; no more videos are made", e)
+            finally:
+                restore()
         return evaluation
 
     def _due(self, env_steps: int) -> bool:
@@ -537,14 +538,3 @@ class Frames:
             if shown.t % self.watch.stride:
                 return
         self.frames.append(enlarged(reduced(shown.picture, side=SIDE), side=SIDE))
-
-
-@contextmanager
-def random_streams_kept(policy: Policy) -> Iterator[None]:
-    """Restore the policy's generator and the global ones after the block."""
-    policy_state, global_state = policy.generator.bit_generator.state, generators_state()
-    try:
-        yield
-    finally:
-        policy.generator.bit_generator.state = policy_state
-        load_generators(global_state)

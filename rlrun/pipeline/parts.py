@@ -32,7 +32,13 @@ from rlrun.pipeline.bonus import RND
 from rlrun.pipeline.evaluate import Evaluation, loaded_summary
 from rlrun.pipeline.learner import Learner, RolloutLearner
 from rlrun.pipeline.source import Source
-from rlrun.pipeline.state import backends, generators_state, load_generators, restore_backends
+from rlrun.pipeline.state import (
+    backends,
+    generators_state,
+    load_generators,
+    remember_streams,
+    restore_backends,
+)
 from rlrun.pipeline.stop import StopRequest
 from rlrun.run import checkpoint
 from rlrun.run.checkpoint import Saver
@@ -184,7 +190,7 @@ class LoopEvaluations:
         """Evaluate the present weights. If a signal interrupts, it stays pending."""
         require_finite(self.parts)
         p, steps = self.parts, self.parts.progress.counters.env_steps
-        before = p.policy.generator.bit_generator.state, generators_state()
+        restore_streams = remember_streams(p.policy)
         self.pending, p.progress.unsaved, p.progress.phase = True, True, "evaluate"
         p.log.write_late_timings()  # which say when the evaluation began
         began = p.evaluator.steps
@@ -201,8 +207,7 @@ class LoopEvaluations:
             if evaluation is not None:
                 self.record(evaluation, steps)
             else:  # it is repeated later with the same random numbers
-                p.policy.generator.bit_generator.state = before[0]
-                load_generators(before[1])
+                restore_streams()
 
     def record(
         self, evaluation: Evaluation, steps: int, weights: Mapping[str, Tensor] | None = None

@@ -5,7 +5,7 @@ ones, so these are seeded when a run begins and saved in its checkpoints.
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -44,6 +44,17 @@ def load_generators(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     for device, cuda_state in enumerate(state.get("cuda", [])[: torch.cuda.device_count()]):
         torch.cuda.set_rng_state(cuda_state, device)
+
+
+def remember_streams(policy: Policy) -> Callable[[], None]:
+    """Return a function that restores the present state of the policy's and global generators."""
+    policy_state, global_state = policy.generator.bit_generator.state, generators_state()
+
+    def restore() -> None:
+        policy.generator.bit_generator.state = policy_state
+        load_generators(global_state)
+
+    return restore
 
 
 @contextmanager
