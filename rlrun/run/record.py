@@ -15,7 +15,6 @@ from typing import Any, Literal, NoReturn
 
 from rlrun import __version__, blas, errors
 from rlrun.log import Log
-from rlrun.pipeline.loop import Pipeline
 from rlrun.pipeline.parts import LoopProgress
 from rlrun.pipeline.stop import StopRequest
 from rlrun.run.files import RECORD, read_record, replace_file, require_in_place, seal
@@ -107,6 +106,7 @@ class RunRecord:
 EVERY_SECONDS = 2.0  # between two writes
 
 
+@dataclass(slots=True)
 class RunningRecord:
     """Writes the record of an active run when its counters have changed, at most every 2 s.
 
@@ -114,15 +114,11 @@ class RunningRecord:
     killed run is at most that old. Failed writes are ignored; the loop's own writes raise.
     """
 
-    def __init__(
-        self,
-        record: RunRecord,
-        run_dir: Path,
-        progress: LoopProgress,
-        log: Log,
-    ) -> None:
-        self.record, self.run_dir, self.progress, self.log = record, run_dir, progress, log
-        self.due = time.monotonic() + EVERY_SECONDS
+    record: RunRecord
+    run_dir: Path
+    progress: LoopProgress
+    log: Log
+    due: float = field(default_factory=lambda: time.monotonic() + EVERY_SECONDS)
 
     def update(self) -> bool:
         """Copy the counters into the record. Return whether they have changed."""
@@ -154,12 +150,10 @@ def record_failure(record: RunRecord, run_dir: Path, exit_code: int) -> None:
         record.close(run_dir, "failed", exit_code)
 
 
-def end_at_once(
-    record: RunRecord, run_dir: Path, pipeline: Pipeline, exit_code: int, text: str
-) -> NoReturn:
+def end_at_once(running: RunningRecord, exit_code: int, text: str) -> NoReturn:
     """End the process from the watchdog's thread, because the main thread may never return."""
-    counters = pipeline.parts.progress.counters
-    record.env_steps, record.updates = counters.env_steps, counters.updates
+    record, run_dir = running.record, running.run_dir
+    running.update()
     with suppress(Exception):
         record.close(run_dir, "interrupted" if exit_code == 143 else "failed", exit_code)
     with suppress(OSError, ValueError):

@@ -291,7 +291,7 @@ class _Run:
             )
 
     def watchdog(self, stop: StopRequest) -> Watchdog:
-        end: End = partial(end_at_once, self.record, self.run_dir, self.pipeline)
+        end: End = partial(end_at_once, self.running)
         if not stop.own_process:
             end = partial(raise_in_main_thread, stop, self.run_dir)
         return Watchdog(
