@@ -3,6 +3,7 @@
 Source: Andrychowicz et al., "Hindsight Experience Replay", NeurIPS 2017.
 """
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -11,6 +12,7 @@ from rlrun.buffer.ring import Ring, Spans
 from rlrun.types import Segment
 
 
+@dataclass(slots=True)
 class Hindsight:
     """Relabels a share of the sampled one-row windows with a goal that their episode reached.
 
@@ -20,19 +22,12 @@ class Hindsight:
     environment. A step that terminated for the old goal only becomes a truncated one.
     """
 
-    def __init__(
-        self,
-        ring: Ring,
-        goals: Any,
-        *,
-        strategy: Literal["future", "final", "episode"],
-        ratio: float,
-        generator: np.random.Generator,
-    ) -> None:
-        """``goals``: ``rlrun.env.GoalFunctions``."""
-        self.ring, self.goals, self.strategy, self.ratio = ring, goals, strategy, ratio
-        self.generator = generator
-        self.achieved = ring.obs["achieved_goal"].flat
+    ring: Ring
+    goals: Any  # ``rlrun.env.GoalFunctions``
+    _: KW_ONLY
+    strategy: Literal["future", "final", "episode"]
+    ratio: float
+    generator: np.random.Generator
 
     def __call__(self, segment: Segment, spans: Spans) -> Segment:
         """Relabel the segment in place and return it."""
@@ -41,7 +36,7 @@ class Hindsight:
             return segment
         column = spans.column[which]
         row = self._rows(spans.first[which], spans.cell[which], column)
-        new = self.achieved[self.ring.cells(row, column)]
+        new = self.ring.obs["achieved_goal"].flat[self.ring.cells(row, column)]
         obs = segment.obs
         obs["desired_goal"].numpy()[:, which] = new
         reached = obs["achieved_goal"].numpy()[:, which]

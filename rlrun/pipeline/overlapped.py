@@ -196,14 +196,11 @@ class CollectorProcess:
                 if self.pipe.poll(EXIT_SECONDS):
                     self._reply()
         finally:
-            self._end()
-
-    def _end(self) -> None:
-        self.pipe.close()
-        self.process.join(EXIT_SECONDS)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
+            self.pipe.close()
+            self.process.join(EXIT_SECONDS)
+            if self.process.is_alive():
+                self.process.kill()
+                self.process.join()
 
     def _send(self, command: str, *arguments: Any) -> None:
         try:

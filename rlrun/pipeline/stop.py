@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 from types import FrameType
 from typing import Any, Self
 
@@ -121,6 +122,7 @@ WAITS_FOR = {  # phase of the loop -> what it waits for
 _ENVIRONMENTS = ("collect", "chunk", "evaluate")  # phases in which users' code may never return
 
 
+@dataclass
 class Watchdog:
     """A thread that watches ``pulse`` within the block.
 
@@ -131,23 +133,17 @@ class Watchdog:
     code and a text. ``end`` does not return.
     """
 
-    def __init__(
-        self,
-        config: WatchdogConfig,
-        pulse: Callable[[], Pulse],
-        stop: StopRequest,
-        end: End,
-        *,
-        env_id: str,
-        in_place: Callable[[], None] = lambda: None,
-        report: Callable[[], None] = lambda: None,
-        tell: Callable[[str], None] = lambda line: None,
-    ) -> None:
-        """``in_place``: raises if the run directory has moved. ``report``: called at every check
-        while it has not. ``tell``: gets a line for the terminal.
-        """
-        self.config, self.pulse, self.stop, self.end = config, pulse, stop, end
-        self.env_id, self.in_place, self.report, self.tell = env_id, in_place, report, tell
+    config: WatchdogConfig
+    pulse: Callable[[], Pulse]
+    stop: StopRequest
+    end: End
+    _: KW_ONLY
+    env_id: str
+    in_place: Callable[[], None] = lambda: None  # raises if the run directory has moved
+    report: Callable[[], None] = lambda: None  # called at every check while it has not
+    tell: Callable[[str], None] = lambda line: None  # gets a line for the terminal
+
+    def __post_init__(self) -> None:
         self.waited, self.signalled, self.watched = 0.0, 0.0, 0.0
         self.compiled = compilations.ended  # kernels, when the present wait began
         self.compile_reported = False  # that kernels are compiled

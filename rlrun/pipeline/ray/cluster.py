@@ -44,8 +44,6 @@ _LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # 0: Ray uses 127.0.0.1, on any
 class Cluster:
     """An open connection to Ray. ``close`` ends it, and the Ray that it started."""
 
-    key = "pipeline"  # config key that errors name
-
     def __init__(
         self,
         address: str | None,
@@ -57,7 +55,8 @@ class Cluster:
     ) -> None:
         """``address``: host:port, ``auto``, or None to start Ray on this machine.
 
-        ``cpus``, ``gpus``, ``custom``: resources that all roles together reserve.
+        ``cpus``, ``gpus``, ``custom``: resources that all roles together reserve. ``key``: config
+        key that errors name.
 
         Raises: ResourceError if Ray cannot be reached or started, or lacks these resources.
         """

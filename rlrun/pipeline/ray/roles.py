@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ class Question:
     generator: Mapping[str, Any]  # state of the exploration's random numbers
 
 
+@dataclass(slots=True)
 class PredictorRole:
     """Selects actions with the published weights.
 
@@ -56,21 +57,15 @@ class PredictorRole:
     collectors. The role keeps no state between questions, so a lost process loses nothing.
     """
 
-    def __init__(
-        self,
-        policies: Sequence[Policy],
-        side: CollectorSide,
-        *,
-        columns: int,
-        rounds: bool,
-        seed: int,
-    ) -> None:
-        """``policies``: one per collector in rounds, else one. ``columns``: of each collector."""
-        self.policies, self.side, self.columns = policies, side, columns
-        self.rounds, self.seed = rounds, seed
-        self.actors: dict[tuple[int, int], Actor] = {}  # (policy, collectors in a batch) -> actor
-        self.waiting: list[tuple[Question, asyncio.Future[Any]]] = []
-        self.ready = False
+    policies: Sequence[Policy]  # one per collector in rounds, else one
+    side: CollectorSide
+    columns: int  # of each collector
+    rounds: bool
+    seed: int
+    # (policy, collectors in a batch) -> actor
+    actors: dict[tuple[int, int], Actor] = field(default_factory=dict)
+    waiting: list[tuple[Question, asyncio.Future[Any]]] = field(default_factory=list)
+    ready: bool = False
 
     def load(self, env_steps: int, *messages: Any) -> None:
         """Load successive versions of the weights; the last one is used."""
@@ -271,20 +266,20 @@ class Worker:
         logging.getLogger(__name__).info(text, name, os.getpid(), os.uname().nodename)
         self.error, self.role = attempt(make)
 
-    def call(self, method: str, *arguments: Any, **named: Any) -> Reply:
-        return *self._attempt(method, *arguments, **named), self.log.take()
+    def call(self, method: str, *arguments: Any) -> Reply:
+        return *self._attempt(method, *arguments), self.log.take()
 
-    def _attempt(self, method: str, *arguments: Any, **named: Any) -> tuple[str | None, Any]:
+    def _attempt(self, method: str, *arguments: Any) -> tuple[str | None, Any]:
         if self.error is not None:
             return self.error, self.role
-        return attempt(lambda: getattr(self.role, method)(*arguments, **named))
+        return attempt(getattr(self.role, method), *arguments)
 
 
 class AsyncWorker(Worker):
     """A process of a role whose methods may return a future of (error class, value)."""
 
-    async def call(self, method: str, *arguments: Any, **named: Any) -> Reply:  # type: ignore[override]
-        error, value = self._attempt(method, *arguments, **named)
+    async def call(self, method: str, *arguments: Any) -> Reply:  # type: ignore[override]
+        error, value = self._attempt(method, *arguments)
         if inspect.isawaitable(value):
             error, value = await value
         return error, value, self.log.take()
@@ -342,9 +337,9 @@ class Role:
         actor: Any = ray.remote(self.worker)
         return actor.options(**self.options).remote(self.name, self.make)
 
-    def call(self, method: str, *arguments: Any, **named: Any) -> Any:
+    def call(self, method: str, *arguments: Any) -> Any:
         """Call a method of the role and return the reference to its reply."""
-        return self.handle.call.remote(method, *arguments, **named)
+        return self.handle.call.remote(method, *arguments)
 
     def value(self, reply: Any) -> Any:
         """Return the value of a reply that has arrived.
