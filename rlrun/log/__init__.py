@@ -20,8 +20,6 @@ from rlrun.schema import LoggerConfig
 if TYPE_CHECKING:
     from rlrun.log.tensorboard import TensorBoardWriter
 
-__all__ = ["METRICS", "TIMED", "TIMINGS", "Log", "eval_metrics", "final_line"]
-
 METRICS, TIMINGS = "metrics.jsonl", "timings.jsonl"
 TIMED = ("time/", "codec/", "ray/")  # keys of timings.jsonl begin with one of these
 PROGRESS_SECONDS = 5.0  # between plain progress lines
