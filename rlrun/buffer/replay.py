@@ -487,22 +487,18 @@ class Replay:
         return self.read_slots(slots[live])
 
     def peek(self, count: int, generator: np.random.Generator, env_steps: int) -> "Peek | None":
-        """Return ``count`` windows drawn with the sampler's probabilities, None without any.
+        """Return ``count`` windows of the sampler's quantiles, None without any.
 
         Weights are 1, goals are not relabelled. Changes nothing, in particular not the random
         numbers of ``sample``.
         """
-        slots = self.windows.all()
+        slots = self.sampler.probe(self.windows)[0] if len(self) else _NONE
         if not len(slots):
             return None
-        priorities = self.sampler.priorities(slots)
-        bounds = np.cumsum(np.ones(len(slots)) if priorities is None else priorities[1])
-        at = bounds.searchsorted(generator.random(count) * bounds[-1], side="right")
-        at = np.minimum(at, len(slots) - 1)  # rounding may exceed the total
-        sample = self.get(self.windows.keys(slots[at]), env_steps)
-        if priorities is None:
-            return Peek(sample, None, None)
-        return Peek(sample, priorities[0][at], priorities[0])
+        drawn = slots[generator.integers(len(slots), size=count)]
+        sample = self.get(self.windows.keys(drawn), env_steps)
+        stored = self.sampler.priorities(self.windows.all())
+        return Peek(sample, self.sampler.priorities(drawn), stored)
 
     def stored_steps(self) -> int:
         """Number of valid rows in the ring."""

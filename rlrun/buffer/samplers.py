@@ -49,8 +49,8 @@ class Uniform:
         Raises: NumericError on NaN, inf or negative priorities.
         """
 
-    def priorities(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return (|delta| [n], probability float64 [n]) of live slots; None: all are equal."""
+    def priorities(self, slots: np.ndarray) -> np.ndarray | None:
+        """Return |delta| [n] of live slots; None: uniform sampling."""
         return None
 
     def metrics(self, env_steps: int) -> dict[str, float]:
@@ -110,6 +110,10 @@ class Prioritized(Uniform):
     def _tabulate(self) -> None:
         """Recompute p^alpha."""
         raise NotImplementedError
+
+    def priorities(self, slots: np.ndarray) -> np.ndarray:
+        raw: np.ndarray = self.raw[slots]
+        return raw
 
     def metrics(self, env_steps: int) -> dict[str, float]:
         return {
@@ -190,10 +194,6 @@ class Proportional(Prioritized):
         self.largest = max(self.largest, largest)
         mass **= self.alpha
         kernels.set_leaves(self.sum_tree.arrays, slots, mass)
-
-    def priorities(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        raw = self.raw[slots]
-        return raw, raw.astype(np.float64) ** self.alpha / self.sum_tree.root
 
     def _tabulate(self) -> None:
         live = ~np.isnan(self.raw)
@@ -339,20 +339,12 @@ class Rank(Prioritized):
         self.raw[slots] = p  # + 0.0 turned -0.0 into 0.0; its bits would sort it last
         self.largest = max(self.largest, float(p.max(initial=0)))
 
-    def priorities(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return self.raw[slots], self._masses(self.position[slots]) / self._total()
-
-    def _masses(self, position: np.ndarray) -> np.ndarray:
-        """Return rank^-alpha at these indices of ``order``, float64."""
-        mass: np.ndarray = (position - self.begin + 1.0) ** -self.alpha
-        return mass
-
     def _total(self) -> float:
         """Return the sum of rank^-alpha over live slots."""
         if self.count == len(self.order) - self.begin:
             return float(self.cdf[self.count - 1])
-        live = self.begin + np.flatnonzero(self.order[self.begin :] >= 0)
-        return float(self._masses(live).sum())
+        rank = np.flatnonzero(self.order[self.begin :] >= 0) + 1.0
+        return float((rank**-self.alpha).sum())
 
     def _tabulate(self) -> None:
         """Compute the cumulative table for alpha over all possible ranks."""
