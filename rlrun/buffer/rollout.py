@@ -19,18 +19,7 @@ _ZEROED = ("first", "reward", "terminated", "truncated", "valid")  # in padding
 _STEPS = ("action", "reward", "terminated", "truncated", "valid", "extras", "states")
 
 
-class _Unmeasured:
-    """Storage without metrics."""
-
-    def metrics(self, env_steps: int) -> dict[str, float]:
-        return {}
-
-    def codec_metrics(self) -> dict[str, float]:
-        """Return no metrics: rows are not compressed."""
-        return {}
-
-
-class Rollout(_Unmeasured):
+class Rollout:
     """Up to ``rows`` rows of every column, time-major and contiguous, with the extras of acting.
 
     ``extras`` (behaviour log-probability, value) are those of the collected segments. The segment
@@ -101,7 +90,12 @@ class Rollout(_Unmeasured):
         state = tree_map(lambda x: x[0], self.steps["states"])
         first = self.ends["first"][: n + 1]
         segment = Segment(obs=self._stacked(n), first=first, state=state, **steps)
-        self._store_past(n)
+        # Of the row before the next one:
+        self.previous = {name: self.steps[name][n - 1 : n].clone() for name in self.previous}
+        if past := self.stack - 1:
+            self.past = tree_map(
+                lambda was, x: torch.cat([was, x[:n]])[-past:], self.past, self.ends
+            )
         self.filled = 0
         return Sample(segment, torch.ones(self.columns), np.arange(self.columns), env_steps)
 
@@ -124,15 +118,6 @@ class Rollout(_Unmeasured):
             return torch.cat([past, x]).flatten(0, 1)[index]
 
         return tree_map(stacks, self.past["obs"], ends["obs"])
-
-    def _store_past(self, n: int) -> None:
-        """Keep previous action, reward and frames for the row after the last."""
-        past = self.stack - 1
-        self.previous = {name: self.steps[name][n - 1 : n].clone() for name in self.previous}
-        if past:
-            self.past = tree_map(
-                lambda was, x: torch.cat([was, x[:n]])[-past:], self.past, self.ends
-            )
 
     def state_dict(self) -> dict[str, Any]:
         """The stored rows."""
@@ -165,7 +150,7 @@ def _fields(segment: Segment, names: tuple[str, ...]) -> dict[str, Any]:
     return {name: getattr(segment, name) for name in names}
 
 
-class Rollouts(_Unmeasured):
+class Rollouts:
     """A rollout per collector. ``take`` concatenates the non-empty ones along columns, in order.
 
     Shorter ones are padded at their end with invalid rows. The first padding row holds the

@@ -228,12 +228,12 @@ class Learner(_Updates):
         return updates
 
     def metrics(self) -> dict[str, float]:
-        """Return train/ metrics, means since the last call, and the replay ratio."""
+        """Return means of train/ metrics since the last call, the replay ratio, buffer/ metrics."""
         updates, rows = self.means.updates, self.rows_collected
         metrics, self.rows_collected = self.means.report(), 0
         if rows and self.counters.updates:  # offline no rows are collected
             metrics["train/replay_ratio"] = updates * self.rows_per_update / rows
-        return metrics
+        return metrics | self.buffer.metrics(self.counters.env_steps)
 
     def diagnose(self) -> dict[str, float]:
         """Return train/ metrics that are too slow to compute for every record.

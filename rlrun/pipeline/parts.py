@@ -577,8 +577,8 @@ class LoopReport:
         p, counters = self.parts, self.parts.progress.counters
         with p.progress.part("log"):
             metrics = p.source.metrics()
-            if p.buffer is not None and p.learner is not None:
-                metrics |= p.learner.metrics() | p.buffer.metrics(counters.env_steps)
+            if p.learner is not None:
+                metrics |= p.learner.metrics()
             if p.bonus is not None:
                 metrics |= p.bonus.metrics()
             p.log.write(counters.env_steps, metrics)
@@ -591,7 +591,7 @@ class LoopReport:
         p = self.parts
         timings = {f"time/{name}_seconds": value for name, value in self.elapsed().items()}
         timings |= p.source.transport_metrics() | self.saving.codec_metrics()
-        return timings | ({} if p.buffer is None else p.buffer.codec_metrics())
+        return timings | (p.buffer.codec_metrics() if isinstance(p.buffer, Replay | Mixed) else {})
 
     def elapsed(self) -> dict[str, float]:
         """Return the seconds of each part since this process began.
