@@ -12,7 +12,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from contextlib import redirect_stdout, suppress
+from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -54,15 +54,12 @@ class CsvLogger:
             for step, values in read_records(path):
                 rows.setdefault(step, {}).update(values)
         names = sorted({name for row in rows.values() for name in row})
-        text = io.StringIO()
-        table = csv.DictWriter(text, ["env_steps", *names], lineterminator="\n")
-        table.writeheader()
-        table.writerows({"env_steps": step} | rows[step] for step in sorted(rows))
         part = self.path.with_name(f".tmp_{CSV}")
-        with suppress(FileNotFoundError):
-            part.unlink()
-        with part.open("x", encoding="utf-8") as file:
-            file.write(text.getvalue())
+        part.unlink(missing_ok=True)
+        with part.open("x", encoding="utf-8", newline="") as file:
+            table = csv.DictWriter(file, ["env_steps", *names], lineterminator="\n")
+            table.writeheader()
+            table.writerows({"env_steps": step} | rows[step] for step in sorted(rows))
         os.replace(part, self.path)
 
 

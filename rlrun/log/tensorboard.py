@@ -4,7 +4,6 @@ Uses TensorBoard's protobuf messages. Unlike torch's SummaryWriter it has no thr
 are written together. A failing disk stops the event file with one warning, not the training.
 """
 
-import io
 import logging
 import os
 import re
@@ -187,7 +186,7 @@ class TensorBoardWriter:
         self, run_dir: Path, *, purge_step: int | None = None, tags: Collection[str] = ()
     ) -> None:
         self._file: BinaryIO | None = None
-        self._pending = io.BytesIO()
+        self._pending = bytearray()
         self._flushed = time.monotonic()
         self._last: dict[str, float] = {}
         self._declared = False
@@ -273,7 +272,7 @@ class TensorBoardWriter:
     def copy(self, event: Event) -> None:
         """Write an event of another file unchanged."""
         if self._file is not None:
-            self._pending.write(event_records.encode(event.SerializeToString()))
+            self._pending += event_records.encode(event.SerializeToString())
 
     def flush(self) -> None:
         """Pass pending records to the operating system."""
@@ -285,9 +284,7 @@ class TensorBoardWriter:
             content = layout(self._tags).SerializeToString()
             value = _string_value("custom_scalars__config__", "custom_scalars", content)
             self._event(0, summary=Summary(value=[value]))
-        rest = memoryview(self._pending.getvalue())
-        self._pending.seek(0)
-        self._pending.truncate()
+        rest, self._pending = memoryview(self._pending), bytearray()
         try:
             while rest:
                 rest = rest[self._file.write(rest) :]
@@ -320,8 +317,7 @@ class TensorBoardWriter:
     def _stop(self, error: OSError) -> None:
         _logger.warning("TensorBoard logging stops, training continues: %s", error)
         self._close_file()
-        self._pending.seek(0)
-        self._pending.truncate()
+        self._pending = bytearray()
 
 
 def _file_name(run_dir: Path) -> str:
