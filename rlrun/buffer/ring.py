@@ -456,7 +456,7 @@ def read_columns(field: Any, first: int, stop: int) -> np.ndarray:
         blocks.take(cells, out)
         return out
     rows: Rows = field if isinstance(field, Rows) else field["rows"]
-    return np.stack([*rows.read(first, stop)], axis=1)
+    return np.stack([*rows.arrays(first, stop)[""]], axis=1)
 
 
 def as_words(array: np.ndarray) -> np.ndarray:

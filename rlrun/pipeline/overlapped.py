@@ -34,9 +34,6 @@ from rlrun.pipeline.transport import CollectorSide, LearnerSide, wait_for_answer
 from rlrun.trust import fault_of_users, trust_only, trusted
 from rlrun.types import Chunk, Counters, Policy, tree_leaves
 
-Check = Callable[[Chunk, str], Chunk]
-"""(rows, who sent them) -> the rows"""
-
 
 class RowCheck:
     """Checks the arrays and values of a received chunk against their spaces.
@@ -125,7 +122,7 @@ class CollectorProcess:
         transport: LearnerSide,
         make_collector_side: MakeCollectorSide,
         *,
-        check: Check,
+        check: RowCheck,
         max_seconds: float | None,
     ) -> None:
         """``policy``: its weights are sent. ``make_collector`` and ``make_collector_side`` are
@@ -359,7 +356,7 @@ class OverlappedSource(Source):
     process: CollectorProcess
     policy: Policy
     collect_metrics: CollectMetrics
-    check: Check  # of a checkpoint's chunk
+    check: RowCheck  # of a checkpoint's chunk
     total_steps: int  # no chunk is started at or after this env step
     seconds: dict[str, float] = field(default_factory=lambda: {"act": 0.0, "env": 0.0})
     counted: dict[str, Any] | None = None  # state after the last counted chunk

@@ -217,10 +217,6 @@ class Rows(ABC):
         axis = 0 if SIZES in pieces[0] else 1
         return {name: np.concatenate([p[name] for p in pieces], axis) for name in pieces[0]}
 
-    def read(self, first: int, stop: int) -> np.ndarray:
-        """Return rows first..stop-1 [columns, stop - first, ...] as a new array in host memory."""
-        return self.arrays(first, stop)[""]
-
     def fill(self, store: Any) -> None:
         """Write the rows to a ring [columns, rows, ...] and zeros to its other slots.
 

@@ -138,7 +138,7 @@ def stored_columns(run_dir):
     rows = [ring["obs"] if "obs" in ring else ring["fields"]["obs"] for ring in rings]
     rows = [x["rows"] if isinstance(x, dict) else x for x in rows]
     rows = [x for x in rows if x.stop > x.first]  # a collector may begin when the run ends
-    return [column for x in rows for column in x.read(x.first, x.stop)]
+    return [column for x in rows for column in x.arrays(x.first, x.stop)[""]]
 
 
 def follows(rows):
