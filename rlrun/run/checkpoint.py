@@ -31,7 +31,6 @@ from rlrun.run.tensors import (
     Packed,
     RowFiles,
     SegmentFile,
-    array_names,
     new_segments,
     read_tensors,
     unpack,
@@ -169,8 +168,7 @@ def load_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             )
     try:
         meta = manifest.weights_entry(path)["meta"]
-        weights = read_tensors(path)
-        return {k: v for k, v in weights.items() if isinstance(v, Tensor)}, meta
+        return read_tensors(path), meta
     except UNREADABLE as e:
         raise CheckpointError(
             f"{path}: the weights cannot be used: {e}; weights must be unchanged; use a checkpoint "
@@ -183,7 +181,7 @@ def _read(directory: Path) -> dict[str, Any]:
     fields = manifest.verify(directory)
     manifest.verify_committed(directory.parent.parent, fields, METRICS)
     packed = json.loads(read_file(directory / STATE))
-    tensors = read_tensors(directory / TENSORS, numpy=array_names(packed["state"]))
+    tensors = read_tensors(directory / TENSORS)
     rings, ends = [], {f: (e["sha256"], e["bytes"]) for f, e in fields["segments"].items()}
     for ring in packed["rings"]:  # [file, first, stop] of each segment, in the order of its rows
         parts = [

@@ -125,18 +125,17 @@ def read_arrays(path: Path, name: str) -> dict[str, np.ndarray]:
     return arrays
 
 
-def read_tensors(path: Path, numpy: Container[str] = ()) -> dict[str, Array]:
-    """Return the tensors of a file in host memory, those named in ``numpy`` as arrays.
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a file in host memory, sorted by name.
 
     Verify the file's hash first: a damaged header is detected here, damaged data is not.
 
     Raises: ValueError if it is not a safetensors file, OSError.
     """
     try:
-        tensors = load_file(path)
+        return dict(sorted(load_file(path).items()))
     except SafetensorError as e:
         raise ValueError(f"{path}: {e}") from e
-    return {name: x.numpy() if name in numpy else x for name, x in sorted(tensors.items())}
 
 
 SMALL = 1 << 16, 1 << 22  # limits of the bytes below which a last segment is replaced
@@ -458,7 +457,7 @@ def _join(path: str, part: object) -> str:
     return f"{path}/{part}" if path else str(part)
 
 
-def unpack(node: Any, tensors: Mapping[str, Array], rings: list[RowFiles]) -> Any:
+def unpack(node: Any, tensors: Mapping[str, Tensor], rings: list[RowFiles]) -> Any:
     """Return the state of ``Packed.tree``.
 
     Raises: KeyError, TypeError, ValueError, IndexError if the tree is not one of ``Packed``.
@@ -468,8 +467,10 @@ def unpack(node: Any, tensors: Mapping[str, Array], rings: list[RowFiles]) -> An
     if not isinstance(node, dict):
         return node
     match next(iter(node.items()), None):
-        case ("$torch" | "$numpy", name):
+        case ("$torch", name):
             return tensors[name]
+        case ("$numpy", name):
+            return tensors[name].numpy()
         case ("$rows", {"name": str(name), "first": int(first), "stop": int(stop), "ring": ring}):
             return SavedRows(name, first, stop, rings[ring])
         case ("$float", text):
@@ -479,14 +480,6 @@ def unpack(node: Any, tensors: Mapping[str, Array], rings: list[RowFiles]) -> An
         case ("$dict", pairs):
             return {unpack(k, tensors, rings): unpack(v, tensors, rings) for k, v in pairs}
     return {key: unpack(child, tensors, rings) for key, child in node.items()}
-
-
-def array_names(node: Any) -> set[str]:
-    """Return the names of the tensors that were numpy arrays."""
-    if isinstance(node, dict):
-        names = {node["$numpy"]} if isinstance(node.get("$numpy"), str) else set()
-        return names.union(*map(array_names, node.values()))
-    return set().union(*map(array_names, node)) if isinstance(node, list) else set()
 
 
 def require_kind(part: str, loaded: Any, live: Any) -> None:
