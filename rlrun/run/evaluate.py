@@ -55,12 +55,8 @@ def play_run(
     evaluator.warned = True  # the lines of cut episodes say so
     fps = fps or evaluator.env.fps
     with closing(evaluator):
-        if video is None:
-            title = f"{policy_title(config, run_dir)} on {config.env.id}"
-            showing = show_in_window(title, traces=traces, fps=fps)
-        else:
-            showing = show_in_file(video, traces=traces, fps=fps)
-        with showing as show:
+        title = f"{policy_title(config, run_dir)} on {config.env.id}"
+        with showing(video, traces=traces, fps=fps, title=title) as show:
             while (shown := len(show.episodes)) < episodes and not show.stop():
                 evaluator.episodes[:], show.earlier = episodes - shown, shown
                 evaluator.run_until(
@@ -105,21 +101,18 @@ class Show:
 
 
 @contextmanager
-def show_in_file(path: Path, *, traces: bool, fps: float) -> Iterator[Show]:
-    """Write frames to a file, which exists once the block has ended without an error."""
-    with VideoFile(path, fps=fps) as file:
+def showing(video: Path | None, *, traces: bool, fps: float, title: str = "") -> Iterator[Show]:
+    """Show frames in the file ``video``, or with None in a window, which ends the show if closed.
+
+    The file exists once the block has ended without an error.
+    """
+    if video is None:
+        with closing(EpisodeWindow(title, fps=fps)) as window:
+            yield Show(window.add, lambda: window.closed, traces=traces)
+        return
+    with VideoFile(video, fps=fps) as file:
         yield Show(file.add, traces=traces)
-    print(f"{path}: {file.frames} frames, {file.frames / fps:.1f} s", flush=True)
-
-
-@contextmanager
-def show_in_window(title: str, *, traces: bool, fps: float) -> Iterator[Show]:
-    """Show frames in a window. Closing it ends the show."""
-    window = EpisodeWindow(title, fps=fps)
-    try:
-        yield Show(window.add, lambda: window.closed, traces=traces)
-    finally:
-        window.close()
+    print(f"{video}: {file.frames} frames, {file.frames / fps:.1f} s", flush=True)
 
 
 def _evaluated_config(
@@ -172,6 +165,6 @@ def evaluate_run(
     with closing(evaluator):
         if video is None:
             return run().summary()
-        with show_in_file(video, traces=traces, fps=fps or evaluator.env.fps) as show:
+        with showing(video, traces=traces, fps=fps or evaluator.env.fps) as show:
             result = run(watch=show.watch)
     return result.summary()
