@@ -76,18 +76,15 @@ class Mixed:
         if len(demos):
             self.demos.prioritize(-1 - key[demos], priority[demos])
 
-    # Only the states of own rows come from the run's networks.
+    # As in ``Replay``. Only the states of own rows come from the run's networks.
 
     def histories(self, count: int, generator: np.random.Generator) -> tuple[Segment, Segment]:
-        """See ``Replay.histories``."""
         return self.own.histories(count, generator)
 
     def random_windows(self, count: int, generator: np.random.Generator) -> Segment:
-        """See ``Replay.random_windows``."""
         return self.own.random_windows(count, generator)
 
     def peek(self, count: int, generator: np.random.Generator, env_steps: int) -> Peek | None:
-        """See ``Replay.peek``."""
         return self.own.peek(count, generator, env_steps)
 
     def metrics(self, env_steps: int) -> dict[str, float]:

@@ -432,7 +432,6 @@ class SumTree:
 
     def __init__(self, capacity: int) -> None:
         assert capacity >= 1
-        self.capacity = capacity
         self.leaves = num_leaves(capacity)
         # Node i has children 2i and 2i + 1.
         self.nodes = in_memory(ArraySpec((2 * self.leaves,), np.dtype(np.float64)))

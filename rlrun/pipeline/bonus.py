@@ -110,7 +110,7 @@ class RND:
         parameters = list(self.predictor.parameters())
         self.optimiser = Adam(parameters, eps=ADAM_EPS, max_grad_norm=None, key="bonus.lr")
         example = tree_map(torch.from_numpy, create_empty_array(space, 1))
-        self.obs = empty_moments(self._inputs(example).shape[1:], device)
+        self.obs = empty_moments(self.target.torso.inputs(example).shape[1:], device)
         self.sums = empty_moments((), device)  # of the discounted sums
         self.carried = torch.zeros(columns, device=device)
         self.pending: Tensor | None = None  # whitened inputs of the last chunk, not learned yet
@@ -127,7 +127,7 @@ class RND:
         def next_obs(x: np.ndarray) -> Tensor:  # [N, *O] of the rows with a bonus
             return torch.from_numpy(x[1:])[rewarded].to(self.device)
 
-        inputs = self._inputs(self._frames(tree_map(next_obs, chunk.obs)))
+        inputs = self._inputs(tree_map(next_obs, chunk.obs))
         self.obs = merge_moments(self.obs, inputs)
         self.pending = whiten(inputs, self.obs, OBS_CLIP)
         novelty = torch.zeros(rewarded.shape, device=self.device)
@@ -163,7 +163,7 @@ class RND:
         segment = sample.segment.to(self.device)
         rewarded = segment.valid & ~segment.terminated
         newest = tree_map(lambda x: x[1:, :, -1] if self.stacked else x[1:], segment.obs)
-        inputs = self._inputs(self._frames(newest))
+        inputs = self._inputs(newest)
         mask = rewarded.reshape(*rewarded.shape, *[1] * (inputs.ndim - 2))
         inputs = torch.where(mask, inputs, torch.zeros_like(inputs))  # end rows may hold anything
         novelty = self._novelty(whiten(inputs, self.obs, OBS_CLIP))
@@ -181,10 +181,8 @@ class RND:
         return prediction_error(self.predictor(whitened), self.target(whitened))
 
     def _inputs(self, obs: Tree) -> Tensor:
-        return self.target.torso.inputs(obs)
-
-    def _frames(self, obs: Tree) -> Tree:
-        return obs.unsqueeze(-3) if self.plane else obs
+        """Return the torso inputs of single frames."""
+        return self.target.torso.inputs(obs.unsqueeze(-3) if self.plane else obs)
 
     # -- metrics, state --------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@
 """
 
 import logging
-import sys
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -361,9 +361,6 @@ class Evaluator:
         self.env.close()
 
 
-MOST_SCORE = sys.float_info.max
-
-
 def loaded_summary(value: Any) -> dict[str, Any] | None:
     """Return a summary from a checkpoint; None: nothing was evaluated.
 
@@ -375,7 +372,7 @@ def loaded_summary(value: Any) -> dict[str, Any] | None:
         raise TypeError("a score is not a mapping of numbers")
     if lacks := {"env_steps", "episodes", "return_mean", "return_std"} - value.keys():
         raise ValueError(f"a score lacks {min(lacks)}")
-    if not all(-MOST_SCORE <= x <= MOST_SCORE for x in value.values()):  # False for NaN
+    if not all(map(math.isfinite, value.values())):
         raise ValueError("a score is not finite")
     return value
 
