@@ -10,7 +10,7 @@ import os
 import re
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from functools import cache
@@ -21,7 +21,7 @@ from typing import Any
 from hydra import version
 from hydra._internal.callbacks import Callbacks
 from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
-from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository
+from hydra._internal.config_repository import ConfigRepository
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path
@@ -41,7 +41,6 @@ from omegaconf.resolvers import oc
 
 from rlrun.config import hydra_keys, reader
 from rlrun.config.config_errors import (
-    HYDRA_ERRORS,
     UnknownKey,
     as_config_error,
     config_error,
@@ -155,25 +154,6 @@ class _Repository(ConfigRepository):
         return copy.deepcopy(self._parsed[config_path])  # composing takes its nodes
 
 
-class _Loader(ConfigLoaderImpl):
-    """Hydra's loader, which parses an override once (``Composer.parse``)."""
-
-    def __init__(
-        self, search: ConfigSearchPath, parse: Callable[[Sequence[str]], list[Override]]
-    ) -> None:
-        super().__init__(search)
-        self.repository = _Repository(search)
-        self._parse = parse
-
-    def _parse_overrides_and_create_caching_repo(
-        self, config_name: str | None, overrides: list[str]
-    ) -> tuple[list[Parsed], CachingConfigRepository]:
-        parsed = [override.parsed for override in self._parse(overrides)]
-        repository = CachingConfigRepository(self.repository)
-        self._process_config_searchpath(config_name, parsed, repository)
-        return parsed, repository
-
-
 class _Chosen:
     """The config of the jobs of a sweep that choose the same options.
 
@@ -217,8 +197,8 @@ class Composer:
             search.prepend(provider="command-line", path=f"file://{path}", anchor=anchor)
         GlobalHydra.instance().clear()
         self.hydra = Hydra.create_main_hydra2(task_name="rlrun", config_search_path=search)
-        self.hydra.config_loader = _Loader(search, self.parse)
-        self._repository = self.hydra.config_loader.repository
+        self.hydra.config_loader = loader = ConfigLoaderImpl(search)
+        self._repository = loader.repository = _Repository(search)
         self._parser = OverridesParser.create(config_loader=self.hydra.config_loader)
         self.foreign = config_dir is not None  # whether users' files are read
         self._known: dict[str, Override] = {}  # of ``parse``
@@ -241,23 +221,29 @@ class Composer:
 
         Raises: ConfigError if it cannot be composed.
         """
-        overrides = read_overrides(typed)
-        try:
+        overrides = self.parse(typed)
+        with self._errors(overrides), warnings.catch_warnings():
             if self.foreign and self.config_name != "config":
                 hydra_keys.check_primary(self.content(self.config_name))
-            with warnings.catch_warnings():  # about a missing search path
-                warnings.filterwarnings("error", category=UserWarning, module="hydra")
-                cfg = self.hydra.compose_config(
-                    config_name=self.config_name, overrides=[*overrides],
-                    run_mode=RunMode.MULTIRUN if sweep else RunMode.RUN,
-                    with_log_configuration=False,
-                )  # fmt: skip
+            # about a missing search path
+            warnings.filterwarnings("error", category=UserWarning, module="hydra")
+            cfg = self.hydra.compose_config(
+                config_name=self.config_name, overrides=[*overrides],
+                run_mode=RunMode.MULTIRUN if sweep else RunMode.RUN,
+                with_log_configuration=False,
+            )  # fmt: skip
             self._check_hydra(cfg, overrides)
+            return cfg
+
+    @contextmanager
+    def _errors(self, overrides: Sequence[str]) -> Iterator[None]:
+        """Raise any error of the block, of which Hydra has all kinds, as a ConfigError."""
+        try:
+            yield
         except ConfigError:
             raise
         except Exception as e:
             raise as_config_error(e, overrides, self.groups(), self.options) from e
-        return cfg
 
     def _check_hydra(self, cfg: DictConfig, overrides: Sequence[Override]) -> None:
         """Raise ConfigError for a hydra node that runs code or that files may not set."""
@@ -274,10 +260,8 @@ class Composer:
         for override in overrides:
             if override.parsed is not None:
                 continue
-            try:
+            with self._errors(overrides):
                 (parsed,) = self._parser.parse_overrides([str(override)])
-            except Exception as e:  # Hydra raises all kinds of errors on input
-                raise as_config_error(e, overrides, self.groups(), self.options) from e
             if is_free(parsed.key_or_group) or (parsed.key_or_group == "env" and "{" in override):
                 reader.check_override(parsed)
             override.parsed = parsed
@@ -308,10 +292,8 @@ class Composer:
         if size is not None and size < 1:
             key, allowed = "hydra.sweeper.max_batch_size", "an integer >= 1 or null"
             raise config_error(key, size, "holds no job", allowed, "leave it out")
-        try:
+        with self._errors(hydra_keys.typed_overrides(cfg)):
             batches = BasicSweeper.split_arguments([o.parsed for o in parsed], size)
-        except HYDRA_ERRORS as e:
-            raise as_config_error(e, hydra_keys.typed_overrides(cfg), [], self.options) from e
         if not any(batches):
             empty = next(o for o in parsed if "glob(" in o.value)
             wrong, allowed = (
@@ -329,13 +311,11 @@ class Composer:
         It is valid until the next job is composed: files are read and nodes made once for all jobs
         that choose the same options. ``unnamed``: keys left out of the name of its directory.
         """
-        try:
-            typed = self.parse(overrides)
+        typed = self.parse(overrides)
+        with self._errors(typed):
             values = [override for override in typed if self._is_value(override)]
             choices = [override for override in typed if override not in values]
             job = self._choose(cfg, choices).with_values([o.parsed for o in values])
-        except Exception as e:
-            raise as_config_error(e, overrides, self.groups(), self.options) from e
         task = [o.parsed for o in typed if not o.is_hydra]
         naming = job.hydra.job.config.override_dirname
         with flag_override(job.hydra, "readonly", False), open_dict(job):
@@ -372,10 +352,8 @@ class Composer:
     def directory(self, cfg: DictConfig, key: str) -> Path:
         """Return the path in ``key`` of the hydra node, e.g. ``hydra.run.dir``."""
         hydra_keys.resolve_hydra_from(cfg)
-        try:
+        with self._errors([]):
             value = OmegaConf.select(cfg, key)
-        except HYDRA_ERRORS as e:
-            raise as_config_error(e, [], [], self.options) from e
         if not isinstance(value, str) or not value:
             raise config_error(key, value, "is not a path", "a path is allowed", f"set {key}=PATH")
         return Path(value)

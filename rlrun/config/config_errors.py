@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import fields
 from itertools import takewhile
 
-from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import YAMLError, safe_load
@@ -106,7 +106,6 @@ def code_error(path: str, value: object, allowed: str = "parts are chosen by nam
     return config_error(path, value, "a config cannot run code", allowed, f"remove {path}")
 
 
-HYDRA_ERRORS = (HydraException, OmegaConfBaseException, YAMLError)
 _FROM_YAML = "(from yaml)"
 _MOST = 3  # guesses in an error
 Options = Callable[[str], Sequence[str]]
