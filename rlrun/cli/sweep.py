@@ -100,7 +100,7 @@ def _read(values: Mapping[Any, Any]) -> RayLauncherConfig:
     require_ray("hydra/launcher", "ray")
     keys = {str(k): v for k, v in values.items() if k not in ("_target_", "workers")}
     ray: RayLauncherConfig = read_dataclass(RayLauncherConfig, keys, "hydra.launcher")
-    facts = SimpleNamespace(pipeline=ray)
+    facts = SimpleNamespace(address=ray.address)
     if rule := next((rule for rule in ADDRESS if rule.when(facts)), None):
         key = "hydra.launcher.address"
         raise config_error(key, ray.address, rule.wrong, rule.allowed, rule.fix)

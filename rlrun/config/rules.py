@@ -127,6 +127,12 @@ class Facts:
 
 DERIVED: dict[str, Callable[[Facts], Any]] = {  # further attributes of ``Facts``
     "window": lambda c: c.policy.window,
+    "control": lambda c: isinstance(c.policy, schema.ControlConfig),
+    "trains": lambda c: c.policy.updates,
+    "offline": lambda c: c.pipeline.name == "offline",
+    "over_ray": lambda c: c.pipeline.name == "ray",
+    # of a cluster, unless Ray starts it itself
+    "address": lambda c: getattr(c.pipeline, "address", None),
     "agents_allowed": lambda c: " or ".join(f"agents={name}" for name in c.policy.agents),
     "cores": lambda c: os.cpu_count() or 1,
     # rows per sequence for a policy that learns from single rows by default
@@ -176,30 +182,9 @@ DERIVED: dict[str, Callable[[Facts], Any]] = {  # further attributes of ``Facts`
 }  # fmt: skip
 
 
-def _addresses(c: Facts) -> str | None:
-    """Return the address of a cluster, unless Ray starts it itself."""
-    return getattr(c.pipeline, "address", None)
-
-
 def _is_no_address(address: str) -> bool:
     host = address.rpartition(":")[0].strip("[]")
     return address != "auto" and (not host or "://" in address)
-
-
-def _control(c: Facts) -> bool:
-    return isinstance(c.policy, schema.ControlConfig)
-
-
-def _trains(c: Facts) -> bool:
-    return bool(c.policy.updates)
-
-
-def _offline(c: Facts) -> bool:
-    return bool(c.pipeline.name == "offline")
-
-
-def _ray(c: Facts) -> bool:
-    return bool(c.pipeline.name == "ray")
 
 
 _NO_DATA = "set buffer.load=DIR (rlrun export RUN_DIR DIR makes one), or pipeline=serial"
@@ -221,11 +206,11 @@ SIZES = (  # evaluated with the columns of the config, then with those of the en
 )  # fmt: skip
 
 ADDRESS = (  # of a cluster, also that of hydra/launcher=ray
-    Rule("pipeline.address", lambda c: _addresses(c) and _is_no_address(c.pipeline.address),
+    Rule("pipeline.address", lambda c: c.address and _is_no_address(c.address),
          "is not host:port of a cluster's head", "host:port or auto",
          "run rlrun on a node of the cluster, or leave it out to start Ray here"),
     Rule("pipeline.address",
-         lambda c: _addresses(c) and not is_loopback(c.pipeline.address) and not has_token(),
+         lambda c: c.address and not is_loopback(c.address) and not has_token(),
          "anyone who reaches an open cluster can run code on it",
          "a cluster that asks for a token, or one on this machine, is allowed",
          "start it with RAY_AUTH_MODE=token and set RAY_AUTH_MODE and RAY_AUTH_TOKEN here too"),
@@ -296,7 +281,7 @@ ON_CONFIG = (
          "buffer.device=cpu is allowed", _NO_RELABEL),
     # -- one environment ---------------------------------------------------------------------------
     Rule("collector.num_envs",
-         lambda c: c.env.instances and c.collector.num_envs != 1 and not _offline(c),
+         lambda c: c.env.instances and c.collector.num_envs != 1 and not c.offline,
          _ONE, "1 is allowed", "set collector.num_envs=1"),
     Rule("pipeline", lambda c: c.env.instances and c.pipeline.name not in ("serial", "offline"),
          _ONE, "serial is allowed", "set pipeline=serial"),
@@ -309,19 +294,19 @@ ON_CONFIG = (
     Rule("run.video_every", lambda c: c.env.instances and c.run.video_every is not None,
          _ONE, "null is allowed", "set run.video_every=null"),
     # -- pipeline=ray: roles in processes of their own ---------------------------------------------
-    Rule("transport.copies", lambda c: not _ray(c) and c.transport.copies != "float32",
+    Rule("transport.copies", lambda c: not c.over_ray and c.transport.copies != "float32",
          "only collectors of pipeline=ray act with copies of another precision",
          "float32 is allowed", "set it"),
-    Rule("pipeline", lambda c: _ray(c) and not _trains(c),
+    Rule("pipeline", lambda c: c.over_ray and not c.trains,
          "policy {policy.name} learns nothing, so there is nothing to place",
          "a policy that learns", "set pipeline=serial, or use {policies[learn]}"),
-    Rule("bonus", lambda c: _ray(c) and c.bonus.name != "none",
+    Rule("bonus", lambda c: c.over_ray and c.bonus.name != "none",
          "its statistics need columns that advance together, but collectors do not",
          "bonus=none is allowed", _SERIAL),
     *each(("mmap", "demos", "load"), lambda key: Rule(
         f"buffer.{key}", lambda c: c.collectors > 1 and getattr(c.buffer, key),
         "every collector has a replay of its own", "null is allowed", _SERIAL)),
-    Rule("pipeline.inference", lambda c: _ray(c) and c.pipeline.inference == "central"
+    Rule("pipeline.inference", lambda c: c.over_ray and c.pipeline.inference == "central"
          and getattr(c.policy, "noisy", None) is not None and c.policy.noisy_resample == "chunk",
          "policy.noisy_resample=chunk keeps the noise of a chunk in its collector",
          "local is allowed", "set policy.noisy_resample=step"),
@@ -336,7 +321,7 @@ ON_CONFIG = (
     Rule("buffer.demos", lambda c: c.buffer.demos and c.buffer.relabel,
          "demonstrations keep their goals, buffer.relabel is {buffer.relabel}",
          "buffer.relabel=null is allowed", _NO_DEMOS),
-    Rule("buffer.demos", lambda c: c.buffer.demos and _offline(c),
+    Rule("buffer.demos", lambda c: c.buffer.demos and c.offline,
          "an offline run (pipeline=offline) collects no rows to mix them with",
          "buffer.load is allowed", _NO_DEMOS),
     *each(("load", "relabel", "demos", "compress"), lambda key: Rule(
@@ -349,17 +334,17 @@ ON_CONFIG = (
         f"it reads the probability of each action, which rows of a dataset lack (buffer.{key}="
         f"{{buffer.{key}}})", "nstep and the three q_lambda are allowed",
         "set policy.trace=watkins_q_lambda, or collect all rows")),
-    Rule("policy.trace", lambda c: c.policy.records_log_prob and _offline(c),
+    Rule("policy.trace", lambda c: c.policy.records_log_prob and c.offline,
          "it reads the probability of each action, which rows of a dataset lack (pipeline=offline)",
          "nstep and the three q_lambda are allowed",
          "set policy.trace=watkins_q_lambda, or collect all rows"),
-    Rule("pipeline", lambda c: _offline(c) and c.window is None,
+    Rule("pipeline", lambda c: c.offline and c.window is None,
          "policy {policy.name} learns nothing from a dataset", "serial is allowed",
          "set pipeline=serial"),
-    Rule("learner.replay_ratio", lambda c: _offline(c) and c.learner.update_per_collect is None,
+    Rule("learner.replay_ratio", lambda c: c.offline and c.learner.update_per_collect is None,
          "an offline run (pipeline=offline) collects no env steps to keep a ratio to", "null",
          "set learner=offline, or learner.replay_ratio=null learner.update_per_collect=1"),
-    Rule("bonus", lambda c: _offline(c) and c.bonus.name != "none",
+    Rule("bonus", lambda c: c.offline and c.bonus.name != "none",
          "novelty counts visits, but an offline run (pipeline=offline) makes none",
          "none is allowed", "set bonus=none"),
     Rule("learner.learning_starts",
@@ -410,15 +395,15 @@ ON_CONFIG = (
               or getattr(c.policy, "distribution", None) == "implicit"),
          "noise and quantile levels are drawn on the host for every update", "false is allowed",
          "or set policy.noisy=null and no policy.distribution=implicit"),
-    Rule("torso.layer_norm", lambda c: _control(c) and c.torso.layer_norm
+    Rule("torso.layer_norm", lambda c: c.control and c.torso.layer_norm
          and c.torso.name == "mlp" and c.memory.name == "none",
          "the layers of policy {policy.name} belong to its heads, which have none",
          "false is allowed", "set torso.layer_norm=false"),
-    Rule("policy.learn_unroll_len", lambda c: _control(c) and c.memory.name != "none"
+    Rule("policy.learn_unroll_len", lambda c: c.control and c.memory.name != "none"
          and c.policy.learn_unroll_len is None,
          "memory={memory.name} is learned over sequences of rows", "rows: learned rows + nstep",
          "use policy=rsac or policy=rtd3, or set policy.learn_unroll_len={unroll_len}"),
-    Rule("policy.head_hidden", lambda c: _control(c) and not c.policy.head_hidden
+    Rule("policy.head_hidden", lambda c: c.control and not c.policy.head_hidden
          and (c.memory.name != "none" or c.torso.name != "mlp" or not c.torso.hidden),
          "the critic would be linear in the action", "at least one hidden layer is allowed",
          "set 'policy.head_hidden=[256]'"),
@@ -446,7 +431,7 @@ ON_SPACES = (
          and np.ndim(getattr(c.action, "nvec", 0)) > 1,
          "its agents choose one number each, but those of {env.id} choose several",
          "{policies[act_there]} fits", "or choose another env"),
-    Rule("env.id", lambda c: _trains(c) and 0 in (c.action.shape or ()),
+    Rule("env.id", lambda c: c.trains and 0 in (c.action.shape or ()),
          "an action holds no number: {action_text}",
          "an action of at least one number is allowed", "use policy=random or policy=scripted"),
     Rule("env.id", lambda c: c.kind == "Box" and not isinstance(c.policy, schema.OnPolicyConfig)
@@ -493,28 +478,28 @@ ON_SPACES = (
          "it needs an image, {seen_text}",
          f"a Dict or Tuple with a Box of three dimensions, sides >= {CNN_SIDE}, is allowed",
          "use torso=mlp"),
-    Rule("torso", lambda c: c.torso.name == "mlp" and _trains(c) and c.images,
+    Rule("torso", lambda c: c.torso.name == "mlp" and c.trains and c.images,
          "layers of {torso.hidden} units would see {image_text} as one flat row",
          "torso=image_and_vector is allowed", "set torso=image_and_vector, or pick other parts "
          "with 'env.wrappers=[{{name: filter_obs, keys: [...]}}]'"),
-    Rule("torso", lambda c: c.torso.name == "mlp" and _trains(c) and is_image(c.seen),
+    Rule("torso", lambda c: c.torso.name == "mlp" and c.trains and is_image(c.seen),
          "layers of {torso.hidden} units would see {image_text} as one flat row",
          "torso=nature_cnn is allowed",
          "set torso=nature_cnn, or 'env.wrappers=[flatten_obs]' if that is meant"),
 )  # fmt: skip
 
 ON_DATASET = (
-    Rule("buffer.capacity", lambda c: _offline(c) and c.loaded_rows > c.buffer.capacity,
+    Rule("buffer.capacity", lambda c: c.offline and c.loaded_rows > c.buffer.capacity,
          "the dataset has {steps} steps in {trajectories} trajectories, the oldest lost",
          "{loaded_rows} rows hold them in one column",
          "set buffer.capacity={loaded_rows} or more"),
-    Rule("learner.learning_starts", lambda c: _offline(c) and c.steps < c.learner.learning_starts,
+    Rule("learner.learning_starts", lambda c: c.offline and c.steps < c.learner.learning_starts,
          "the dataset has {steps} steps, nothing would be learned", "0 to {steps} are allowed",
          "set learner.learning_starts=0, or load a larger dataset"),
 )  # fmt: skip
 
 AT_LAST = (  # a dataset does not repair settings that do not fit
-    Rule("buffer.load", lambda c: _offline(c) and c.buffer.load is None,
+    Rule("buffer.load", lambda c: c.offline and c.buffer.load is None,
          "an offline run (pipeline=offline) has no other rows to learn from",
          "a dataset directory or minari:ID is allowed", _NO_DATA),
 )  # fmt: skip
@@ -526,8 +511,6 @@ PRECISION = (  # separate: testing for an LSTM in bf16 on a CPU imports torch
          "{bf16_fault}", "float32 is allowed",
          "set learner.precision=float32, or use memory=gru, another CPU or a GPU", ResourceError),
 )  # fmt: skip
-
-RULES = (*ON_CONFIG, *ON_SPACES, *ON_DATASET, *AT_LAST, *PRECISION)
 
 
 def require_all(rules: Iterable[Rule], facts: Facts) -> None:

@@ -70,7 +70,8 @@ def all_rules():
     kinds -= {kind for kind in kinds if kind.__module__ == "rlrun.schema.studies"}
     classes = sorted(kinds, key=lambda kind: kind.__name__)
     own = ((kind.__name__, rule) for kind in classes for rule in vars(kind).get("rules", ()))
-    return [*own, *(("rlrun.config.rules", rule) for rule in rules.RULES)]
+    tables = rules.ON_CONFIG, rules.ON_SPACES, rules.ON_DATASET, rules.AT_LAST, rules.PRECISION
+    return [*own, *(("rlrun.config.rules", rule) for table in tables for rule in table)]
 
 
 def refusal(composer, words):
