@@ -51,10 +51,8 @@ class Line:
     @property
     def asks_for_sweep(self) -> bool:
         """True if Hydra's own overrides ask for a sweep."""
-        if "hydra.mode" not in " ".join(self.overrides):
-            return False
-        cfg = self.composer.compose(self.overrides, sweep=True)
-        return str(cfg.hydra.mode) == "RunMode.MULTIRUN"
+        modes = [o.value for o in self.overrides if o.key == "hydra.mode"]
+        return bool(modes) and "MULTIRUN" in modes[-1]
 
 
 def read_line(
@@ -149,34 +147,43 @@ def start_job(
         try:
             config, raw_yaml = config or read_composed(cfg), to_yaml(cfg)
             note_typed_env(config.env.id)
-            _prepare(config, own_process=own_process)
             hydra: Any = HydraConfig.instance().cfg
             write_texts(run_dir, raw_yaml, typed_overrides(hydra))
-            with importing_torch() if own_process else nullcontext():
-                from rlrun.run.start import Launch, start
-
-            return start(Launch(config, run_dir, raw_yaml, own_process=own_process))
+            return _start(config, run_dir, raw_yaml, own_process=own_process)
         except BrokenPipeError as e:
             return e
         except Exception as e:
-            cause = e.__cause__
-            vanished = checked and isinstance(e, ConfigError) and isinstance(cause, ImportError)
-            error = job_error(cause if vanished and isinstance(cause, Exception) else e, run_dir)
+            if checked and isinstance(e, ConfigError) and isinstance(e.__cause__, ImportError):
+                e = e.__cause__  # a package has vanished
+            error = job_error(e, run_dir)
             logging.getLogger("rlrun").info("exit %d: %s", error.exit_code, line_of(error))
             return error
-        finally:
-            end_git_state()
 
 
-def _prepare(config: Config, *, own_process: bool) -> None:
-    """Begin what other processes do, before this one imports torch."""
+def _start(
+    config: Config,
+    run_dir: Path,
+    raw_yaml: str,
+    resumed: Sequence[Override] | None = None,
+    step: int | None = None,
+    *,
+    own_process: bool,
+) -> int:
+    """Begin what other processes do, import torch, and run. Return the exit code."""
     begin_git_state()
     if own_process:
         logging.raiseExceptions = False  # a log on a full disk prints no traceback of every record
-    if config.pipeline.name == "overlapped":
-        from rlrun.pipeline.forkserver import start_forkserver
+    try:
+        if config.pipeline.name == "overlapped":
+            from rlrun.pipeline.forkserver import start_forkserver
 
-        start_forkserver()
+            start_forkserver()
+        with importing_torch() if own_process else nullcontext():
+            from rlrun.run.start import Launch, start
+
+        return start(Launch(config, run_dir, raw_yaml, resumed, step, own_process))
+    finally:
+        end_git_state()
 
 
 def run_job(cfg: DictConfig, *, in_turn: bool = False) -> int:
@@ -237,18 +244,12 @@ def resume_loaded(
     ``origin``: the run of the checkpoint, if ``run_dir`` is a fork.
     """
     try:
-        _prepare(config, own_process=own_process)
-        with importing_torch() if own_process else nullcontext():
-            from rlrun.run.start import Launch, start
-
-        return start(Launch(config, run_dir, raw_yaml, overrides, step, own_process))
+        return _start(config, run_dir, raw_yaml, overrides, step, own_process=own_process)
     except BrokenPipeError:
         raise
     except Exception as e:
         error = _misfit(job_error(e, run_dir), origin or run_dir, overrides)
         raise error from error.__cause__
-    finally:
-        end_git_state()
 
 
 _SHAPED_BY = {  # parts of a checkpoint, and the groups of the keys that shape them
@@ -263,12 +264,11 @@ def _misfit(error: RlrunError, origin: Path, overrides: Sequence[Override]) -> R
     part = getattr(error, "part", None)
     if part is None:
         return error
-
-    config, typed = load(origin)[0], {}
+    saved_config, typed = OmegaConf.create(load(origin)[1]), {}
     for override in overrides:
         key, value = override.key, override.value
         if key.partition(".")[0] in _SHAPED_BY[part]:
-            saved = format_value(_value_of(config, key))
+            saved = format_value(OmegaConf.select(saved_config, key))
             if saved.replace(" ", "") != value.replace(" ", ""):
                 typed[key] = (value, f"{key}={saved}")
     if not typed:
@@ -279,10 +279,3 @@ def _misfit(error: RlrunError, origin: Path, overrides: Sequence[Override]) -> R
         f"{saved}; keys that change no shape are allowed; leave it out, or start a new run with it",
         key=next(iter(typed)),
     )
-
-
-def _value_of(config: Any, key: str) -> Any:
-    """Return the value of a dotted key of a config, or None if it has no such key."""
-    for name in key.split("."):
-        config = config.get(name) if isinstance(config, dict) else getattr(config, name, None)
-    return config
