@@ -13,7 +13,7 @@ from rlrun.api.calls import StrPath, arguments, check_words, errors_of_cli, path
 from rlrun.api.run import find_pandas
 from rlrun.cli.report import make_report
 from rlrun.cli.run import read_line
-from rlrun.cli.search import no_result, run_search
+from rlrun.cli.search import run_search
 from rlrun.cli.sweep import is_ours, start_sweep
 from rlrun.config import Composer
 from rlrun.errors import ConfigError, RlrunError
@@ -89,8 +89,6 @@ def search(
     words = check_words(overrides, "rlrun.search")
     with running_call(["search", *words], trust, quiet=quiet, config_dir=config_dir):
         directory, result = run_search(words, config_dir=config_dir, quiet=quiet, own_process=False)
-    if result is None:
-        raise RlrunError(no_result(directory)).with_code(1)
     return {**result.to_dict(), "directory": str(directory)}
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,7 +14,7 @@ from rlrun.config.directories import claim, study_directory
 from rlrun.config.hydra_keys import ADDRESSES
 from rlrun.config.reader import read_dataclass
 from rlrun.config.space import Dimension, check_space, read_settings, split_space
-from rlrun.errors import CheckpointError
+from rlrun.errors import CheckpointError, RlrunError
 from rlrun.pipeline.stop import stop_on_signals
 from rlrun.run import files
 from rlrun.schema import Config
@@ -30,8 +29,9 @@ _MOST_SEEDS = 2**32
 
 
 def search(args: Namespace) -> int:
-    """Search for the best setting; return the exit code."""
-    return _exit_code(*run_search(args.overrides, config_dir=args.config_dir, quiet=args.quiet))
+    """Search for the best setting. Return 0, or 1 if not every fresh seed was completed."""
+    _, result = run_search(args.overrides, config_dir=args.config_dir, quiet=args.quiet)
+    return int(bool(result.failed))
 
 
 def run_search(
@@ -40,10 +40,12 @@ def run_search(
     config_dir: str | os.PathLike[str] | None,
     quiet: bool,
     own_process: bool = True,
-) -> tuple[Path, SearchResult | None]:
-    """Search. Return its directory and the result, or None if no trial was completed.
+) -> tuple[Path, SearchResult]:
+    """Search. Return its directory and the result.
 
     ``own_process``: False in a user's process.
+
+    Raises: RlrunError with exit code 1 if no trial was completed.
     """
     config_dir = None if config_dir is None else str(Path(config_dir).absolute())
     composer = Composer(config_dir=config_dir)
@@ -62,7 +64,7 @@ def run_search(
         "settings": asdict(settings), "config_dir": config_dir,
     }  # fmt: skip
     files.replace_file(directory / MARKER, files.seal(content))
-    return _search(directory, plan, config_dir, quiet, own_process)
+    return directory, _search(directory, plan, config_dir, quiet, own_process)
 
 
 def resume_search(directory: Path, overrides: Sequence[Override], *, quiet: bool) -> int:
@@ -88,19 +90,7 @@ def resume_search(directory: Path, overrides: Sequence[Override], *, quiet: bool
     plan = _plan(composer, settings, words, typed=[*addresses.values()])
     if overrides:
         files.replace_file(directory / MARKER, files.seal(content))
-    return _exit_code(*_search(directory, plan, content["config_dir"], quiet))
-
-
-def _exit_code(directory: Path, result: SearchResult | None) -> int:
-    """Return 0, or 1 if no trial, or not every fresh seed, was completed."""
-    if result is None:
-        print(f"rlrun: {no_result(directory)}", file=sys.stderr)
-    return 1 if result is None or result.failed else 0
-
-
-def no_result(directory: Path) -> str:
-    """Return the message on a search without a result."""
-    return f"no trial ended well: see {directory}/console"
+    return int(bool(_search(directory, plan, content["config_dir"], quiet).failed))
 
 
 @dataclass(frozen=True)
@@ -128,7 +118,7 @@ def _plan(
 
 def _search(
     directory: Path, plan: _Plan, config_dir: str | None, quiet: bool, own_process: bool = True
-) -> tuple[Path, SearchResult | None]:
+) -> SearchResult:
     settings = plan.settings
 
     def say(line: str) -> None:
@@ -147,12 +137,12 @@ def _search(
         with Pool(settings.workers, own_process=own_process) as pool:
             result = search.run(pool)
     if result is None:
-        return directory, None
+        raise RlrunError(f"no trial ended well: see {directory}/console").with_code(1)
     files.replace_file(directory / RESULT, json.dumps(result.to_dict(), indent=1).encode() + b"\n")
     for line in result.lines(study.trials()):
         say(line)
     say(f"rlrun {' '.join([*plan.fixed, *result.selection.overrides])}")
-    return directory, result
+    return result
 
 
 def _rungs(config: Config, settings: SearchConfig) -> list[Rung]:
