@@ -20,7 +20,7 @@ _NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EIO, errno.ENOENT, errno.ENOTDIR)
 
 
 class SweepStopped(BaseException):
-    """Raised when a signal stops a job, so that the rest of the sweep is not started."""
+    """Ends a sweep with an exit code. A job that a signal stopped, or failed, has been reported."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)

@@ -20,7 +20,7 @@ from rlrun.config import Composer, directories, load, read_checked
 from rlrun.config.checks import check_typed_keys
 from rlrun.config.compose import pack, place, run_packed
 from rlrun.config.config_errors import config_error
-from rlrun.config.hydra_keys import check_logging, check_stored, typed_overrides
+from rlrun.config.hydra_keys import check_logging, typed_overrides
 from rlrun.config.ray import require_ray
 from rlrun.config.reader import read_dataclass
 from rlrun.config.rules import ADDRESS
@@ -518,11 +518,8 @@ def resume_sweep(path: Path, overrides: Sequence[Override], *, quiet: bool) -> i
                 where = set_aside(path / job.name)
                 print(f"rlrun: job {job.num} has no usable run.json and begins anew; what it left "
                       f"is in {where}", file=sys.stderr)  # fmt: skip
-            before = read_overrides(job.pending)
-            check_stored(before, changes)
-            words = [*{o.key: o for o in [*before, *changes]}.values()]
-            config, _ = load(path / job.name, [*words, *shown])
-            directories.check_written(config, keys_of(rest))  # pending ones are the file's
+            words = [*{o.key: o for o in [*read_overrides(job.pending), *changes]}.values()]
+            config, _ = load(path / job.name, [*words, *shown], named=keys_of(rest))
             loaded.append((job, words, config))
         tasks = []
         for job, words, config in sorted(loaded, key=lambda entry: entry[0].num):
@@ -544,10 +541,6 @@ def resume_sweep(path: Path, overrides: Sequence[Override], *, quiet: bool) -> i
         return _report_failures(record, path)
 
 
-class _Failed(Exception):
-    """Raised when jobs failed, which the sweep has reported."""
-
-
 def _read_seeds(composer: Composer, typed: Sequence[Override]) -> SeedsConfig:
     """Return the settings of seeds=auto. Raises: ConfigError, also if it was not typed."""
     chosen = [o.value for o in typed if o.key == "seeds"]
@@ -563,7 +556,10 @@ def _read_seeds(composer: Composer, typed: Sequence[Override]) -> SeedsConfig:
 
 
 def run_auto(line: Line) -> int:
-    """Run the sweep until it is decided. Return 0, or 1 if a job failed."""
+    """Run the sweep until it is decided. Return 0.
+
+    Raises: SweepStopped if a job failed.
+    """
     composer, quiet = line.composer, line.quiet
     settings = _read_seeds(composer, line.seeds)
     cfg = composer.compose(line.overrides, sweep=True)
@@ -596,7 +592,7 @@ def run_auto(line: Line) -> int:
         wanted = [[*arms[index], f"seed={seed}"] for index, seed in places]
         runs = run_jobs(line, wanted, command, begin=begin)
         if any(run.status != "done" for run in runs):
-            raise _Failed
+            raise SweepStopped(1)
         return scores_of(runs, settings.objective)
 
     def begin(sweep: Path) -> None:
@@ -608,10 +604,7 @@ def run_auto(line: Line) -> int:
         if not quiet:
             print(result.decision.why, flush=True)
 
-    try:
-        result = seeds.run_until_decided(planned, run, look)
-    except _Failed:
-        return 1
+    result = seeds.run_until_decided(planned, run, look)
     if not quiet:
         print("\n".join(result.lines()), flush=True)
     return 0

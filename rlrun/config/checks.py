@@ -23,7 +23,7 @@ from rlrun.config.hydra_keys import check_addresses, check_values
 from rlrun.config.ray import require_head, require_ray
 from rlrun.errors import ConfigError, ResourceError
 from rlrun.schema import Config, RayConfig, ScriptedConfig
-from rlrun.schema.override import Override
+from rlrun.schema.override import Override, keys_of
 from rlrun.schema.ranges import (
     SCHEDULE_READERS,
     Condition,
@@ -55,7 +55,7 @@ def read_checked(
     config = read_presets(composer, cfg, overrides)
     by_user = overrides if typed is None else typed
     check_values(config, by_user)
-    check_addresses(config, by_user)
+    check_addresses(config, keys_of(by_user))
     preset = cfg.hydra.runtime.choices.get("policy") or config.policy.name
     check(replace(config, policy=replace(config.policy, name=preset)))  # rainbow, not dqn
     check_precision(config)

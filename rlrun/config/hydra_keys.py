@@ -8,7 +8,7 @@ lists and search paths cannot bypass this.
 
 import logging.config
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from operator import itemgetter
 from pathlib import Path
@@ -121,28 +121,15 @@ def check_values(config: Config, overrides: Sequence[Override]) -> None:
     check_written(config, typed)
 
 
-def check_addresses(config: Config, overrides: Sequence[Override]) -> None:
-    """Raise ConfigError if a file, not the command line, names a machine to connect to."""
-    typed = keys_of(overrides)
+def check_addresses(config: Config, typed: Collection[str]) -> None:
+    """Raise ConfigError if a file, not a ``typed`` key, names a machine to connect to."""
     ray = config.pipeline if isinstance(config.pipeline, RayConfig) else None
     values = (None if ray is None else ray.address, config.logger.mlflow)
     for key, value in zip(ADDRESSES, values, strict=True):
         if value is not None and key not in typed:
-            raise _stored_address(key, str(value))
-
-
-def check_stored(overrides: Sequence[Override], typed: Sequence[Override]) -> None:
-    """Raise ConfigError if a file's overrides, unless ``typed`` replace them, name a machine."""
-    replaced = keys_of(typed)
-    for override in overrides:
-        if override.key in ADDRESSES and override.key not in replaced:
-            raise _stored_address(override.key, override.value)
-
-
-def _stored_address(key: str, value: str) -> ConfigError:
-    wrong = "comes from a file, which may not choose an address to contact"
-    fix = f"type {key}={shlex.quote(value)}, or {key}=null"
-    return config_error(key, value, wrong, "an address that you type is allowed", fix)
+            wrong = "comes from a file, which may not choose an address to contact"
+            fix = f"type {key}={shlex.quote(str(value))}, or {key}=null"
+            raise config_error(key, value, wrong, "an address that you type is allowed", fix)
 
 
 def check_jobs(overrides: Sequence[Override]) -> None:

@@ -1,7 +1,7 @@
 """The config of a run directory, read for eval, resume and export."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ def load(
     replay: bool = True,
     fork: bool = False,
     evaluation: bool = False,
+    named: Collection[str] | None = None,
 ) -> tuple[Config, str]:
     """Return the checked config of an earlier run, with ``overrides`` applied, and its yaml.
 
@@ -46,6 +47,7 @@ def load(
     replay directory and addresses do not matter. Otherwise directories to write to must be below
     the working directory, or in ``overrides``. ``fork``: every key may change. ``evaluation``: keys
     of the environment may change, and its arguments replace those of ``eval_kwargs``, too.
+    ``named``: the keys of ``overrides`` that were typed, not read from a file; None: all.
 
     Raises: ConfigError if there is no run, or an override changes a key that a run cannot change,
     or nothing.
@@ -55,6 +57,7 @@ def load(
     require_regular_files(run_dir)
     check_texts(run_dir)
     cfg, overrides = _changed(run_dir, read_overrides(typed), fork, evaluation)
+    named = keys_of(overrides) if named is None else named
     if not replay:
         OmegaConf.update(cfg, "buffer.device", "cpu")
         OmegaConf.update(cfg, "buffer.mmap", None)
@@ -67,11 +70,11 @@ def load(
             e.packages = list(dict.fromkeys([*before, *e.packages]))
         raise
     if replay:
-        check_addresses(config, overrides)
+        check_addresses(config, named)
     check(config, fresh=False)
     check_typed_keys([config], overrides)
     if replay:
-        check_written(config, keys_of(overrides))
+        check_written(config, named)
     cfg.resume = {"rescale": False, "allow": []}  # asked for once
     return config, compose.to_yaml(cfg)
 
