@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from rlrun.cli import key_table
-from rlrun.cli.key_table import BASES, GROUPS, PRESETS, TOPICS, Option, read_option
+from rlrun.cli.key_table import BASES, GROUPS, PRESETS, Option, read_option
 from rlrun.config.reader import field_types
 from rlrun.env.wrappers import WRAPPERS
 from rlrun.schema import (
@@ -32,6 +32,32 @@ LAUNCHERS = "hydra/launcher"
 TASKS = "bench_tasks.yaml"  # a table of tasks, not of keys
 KEYS = Path(key_table.FILE)
 METRICS = ROOT / "rlrun/log/metrics.txt"  # name: meaning
+TOPICS = {  # topic -> (README of a room, its section)
+    "commands": ("cli", "Commands"),
+    "determinism": ("run", "Determinism"),
+    "ending": ("run", "Ending"),
+    "exit codes": ("cli", "Exit codes"),
+    "exploration": ("policy", "Exploration"),
+    "extras": ("env", "Extras"),
+    "files": ("run", "Files"),
+    "health": ("reports", "Run health"),
+    "environments": ("env", "Your own environments"),
+    "environment checks": ("env", "Environment checks"),
+    "metrics": ("log", "Metrics"),
+    "overrides": ("config", "Overrides"),
+    "python": ("api", "From Python"),
+    "report": ("reports", "Reports"),
+    "resume": ("run", "Resuming"),
+    "search": ("sweeps", "Search"),
+    "seeds until decided": ("sweeps", "Seeds until decided"),
+    "statistics": ("reports", "Statistics"),
+    "sweep": ("sweeps", "Sweeps"),
+    "trust": ("config", "Code that a config names"),
+    "videos": ("video", "Watching an agent"),
+    "windows": ("buffer", "Windows"),
+    "wrappers": ("env", "Wrappers"),
+    "yaml files": ("config", "Your own yaml files"),
+}
 
 
 def table_text() -> str:

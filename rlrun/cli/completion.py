@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from rlrun.cli.commands import COMMANDS, CONFIG_DIR, Argument, split_command
-from rlrun.cli.key_table import COMMAND_NODES, GROUPS, TOPICS, Table
+from rlrun.cli.key_table import COMMAND_NODES, GROUPS, Table
 from rlrun.errors import RlrunError
 
 SCRIPT = """\
@@ -104,7 +104,7 @@ def _values(argument: Argument, current: str, words: Sequence[str]) -> Iterator[
     yield from (f"{choice} " for choice in argument.options.get("choices", ()))
     yield from (f"{kind} " for kind in kinds if kind.islower())  # final|best|ENV_STEPS
     if "TOPIC" in kinds:
-        yield from (f"{topic} " for topic in TOPICS if " " not in topic)
+        yield from (f"{topic} " for topic in Table().topics if " " not in topic)
     if "GROUP" in kinds:
         yield from (f"{group} " for group in (*GROUPS, *(["wrappers"] if len(kinds) == 1 else [])))
     if "KEY" in kinds:

@@ -12,26 +12,14 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from rlrun.cli.commands import COMMANDS, parser_of
-from rlrun.cli.key_table import COMMAND_NODES, GROUPS, PRESETS, TOPICS, Key, Table
+from rlrun.cli.key_table import COMMAND_NODES, GROUPS, PRESETS, Key, Table
 from rlrun.errors import ConfigError
 from rlrun.terminal import command, paragraph, table_lines, width
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-_NODES = {  # of conf/config.yaml and of commands
-    "run": "length of a run, evaluations, checkpoints",
-    "checkpoint": "what checkpoints keep besides",
-    "eval": "how an evaluation ends",
-    "watchdog": "what happens when nothing happens",
-    "resume": "what `rlrun resume` may change",
-    "search": "what `rlrun search` tries and how it chooses",
-    "bench": "what `rlrun bench memory` runs",
-    "probe": "what `rlrun probe` trains",
-    "seeds": "how `seeds=auto` adds seeds until a comparison is decided",
-}
-_ABOUT = GROUPS | _NODES
-_TOPIC_OF = {section.lower(): topic for topic, (_, section) in TOPICS.items()} | dict.fromkeys(
+_TOPIC_OF = dict.fromkeys(
     ("environment", "environments of your own", "own environment", "custom environment",
      "custom env", "gymnasium", "register", "gymnasium.register", "gym.register"),
     "environments",
@@ -82,8 +70,7 @@ _FLAGS = (
 )
 
 
-def help_text(version: str, config_dir: str | None = None) -> str:
-    table = Table(config_dir)
+def help_text(version: str, table: Table) -> str:
     groups = (paragraph(f"  {group:<11}", f"{what}: {', '.join(table.options[group])}")
               for group, what in GROUPS.items())  # fmt: skip
     commands = ((f"{name} {words}".rstrip(), what)
@@ -91,7 +78,7 @@ def help_text(version: str, config_dir: str | None = None) -> str:
     usage = (_beside(f"rlrun {words}", what, _WIDE_COLUMN) for words, what in (*_RUNS, *commands))
     flags = (_beside(flag, what) for flag, what in _FLAGS)
     return _HELP.format(
-        version=version, usage="\n".join(usage), topics=paragraph("  ", ", ".join(TOPICS)),
+        version=version, usage="\n".join(usage), topics=paragraph("  ", ", ".join(table.topics)),
         groups="\n".join(groups), flags="\n".join(flags),
     )  # fmt: skip
 
@@ -108,40 +95,40 @@ def explain(args: "Namespace") -> int:
     """Print the help, or with words that of the key, group, option, topic or subcommand."""
     from rlrun import __version__
 
-    word = " ".join(args.words)
+    word, table = " ".join(args.words), Table(args.config_dir)
     if not word:
-        print(help_text(__version__, args.config_dir), end="")
-    elif word in COMMANDS and word not in TOPICS:
+        print(help_text(__version__, table), end="")
+    elif word in COMMANDS and word not in table.topics:
         print(parser_of(word).format_help(), end="")
     else:
-        for line in list(help_lines(word, args.config_dir)):  # an error comes alone
+        for line in list(help_lines(word, table)):  # an error comes alone
             print(line)
     return 0
 
 
-def help_lines(word: str, config_dir: str | None = None) -> Iterator[str]:
+def help_lines(word: str, table: Table) -> Iterator[str]:
     """Yield the lines on a key, a group, an option or a topic.
 
     Raises: ConfigError if ``word`` is none of them, with the nearest names.
     """
-    reference = Reference(Table(config_dir))
-    options = reference.table.options
+    reference, options = Reference(table), table.options
     group, _, option = word.partition("=")
     topic = word.lower().replace("_", " ")
-    topic = _TOPIC_OF.get(topic, topic)
-    if group in _ABOUT and not option and topic not in TOPICS:
+    topic_of = {text.partition("\n")[0].lower(): name for name, text in table.topics.items()}
+    topic = (topic_of | _TOPIC_OF).get(topic, topic)
+    if group in table.about and not option and topic not in table.topics:
         yield from reference.group(group)
     elif group in GROUPS and option in options[group]:
         yield from reference.option(group, option)
-    elif topic in TOPICS or group.startswith(_OF_SWEEPS):
-        yield from topic_lines(reference.table.topics[topic if topic in TOPICS else "sweep"])
+    elif topic in table.topics or group.startswith(_OF_SWEEPS):
+        yield from topic_lines(table.topics.get(topic, table.topics["sweep"]))
         if topic == "metrics":
             yield ""
-            yield from table_lines([("key", "meaning"), *reference.table.metrics.items()])
-    elif meaning := reference.table.metrics.get(word):
+            yield from table_lines([("key", "meaning"), *table.metrics.items()])
+    elif meaning := table.metrics.get(word):
         yield paragraph(f"{word}: ", meaning)
     elif names := reference.named(group):
-        if present := reference.table.renamed.get(group):
+        if present := table.renamed.get(group):
             yield f"{group} is {present} now.\n"
         yield from _joined(reference.key(name) for name in names)
     elif chosen := [g for g in GROUPS if word.lower() in options[g]]:
@@ -167,7 +154,7 @@ class Reference:
 
         The option of a key of config.yaml is "".
         """
-        keys = {n: {"": key} for n, key in self.table.root.items() if n not in _NODES}
+        keys = {n: {"": key} for n, key in self.table.root.items() if n not in self.table.about}
         for group in (g for g in GROUPS if g not in PRESETS):
             chosen = self.table.chosen.get(group)
             for option in sorted(self.table.options[group], key=lambda o: o != chosen):
@@ -178,7 +165,7 @@ class Reference:
     def named(self, word: str) -> list[str]:
         """Return the full names of the keys that ``word``, a full name or a last part, may mean."""
         word = self.table.renamed.get(word, word)
-        if word in self.keys and word not in _ABOUT:
+        if word in self.keys and word not in self.table.about:
             return [word]
         if word.startswith("env."):  # env.length is env.kwargs.length
             return [n for n in (f"env.kwargs.{word.removeprefix('env.')}",) if n in self.keys]
@@ -194,7 +181,8 @@ class Reference:
         options = [f"{g}={o}" for g in GROUPS for o in self.table.options[g]]
         close = (self.named(last) if last != word else []) or self._synonyms(last)
         verb = "" if close else VERB_OF.get(last.lower(), "")
-        close = close or nearest(word, options if "=" in word else [*TOPICS, *_ABOUT])
+        words = options if "=" in word else [*self.table.topics, *self.table.about]
+        close = close or nearest(word, words)
         if "." in word or "/" in word:
             close = nearest(word, self.table.metrics if "/" in word else self.keys)
         close = close or [lasts[n] for n in nearest(last, lasts)]
@@ -206,7 +194,7 @@ class Reference:
         allowed = "a key, a group, GROUP=OPTION, a metric or a topic is allowed"
         if not close:
             fix = verb or "rlrun --help shows the groups"
-            allowed += f"; topics: {', '.join(TOPICS)}"
+            allowed += f"; topics: {', '.join(self.table.topics)}"
         return ConfigError(f"rlrun help {word}: nothing has that name; {allowed}; {fix}")
 
     def _synonyms(self, last: str) -> list[str]:
@@ -293,7 +281,7 @@ class Reference:
     def _related(self, name: str) -> list[str]:
         """Return keys that decide whether ``name`` is read, those it decides about, neighbours."""
         conditions = {n: facts.get("conditions", ()) for n, facts in self.table.facts.items()}
-        related = [c for c in conditions.get(name, ()) if c in self.keys or c in _ABOUT]
+        related = [c for c in conditions.get(name, ()) if c in self.keys or c in self.table.about]
         related += [n for n, keys in conditions.items() if name in keys]
         parent, option = name.rpartition(".")[0], next(iter(self.keys[name]))
         group = name.partition(".")[0]
@@ -305,7 +293,7 @@ class Reference:
 
     def group(self, group: str) -> Iterator[str]:
         """Yield the lines on a group: its options and its keys."""
-        yield f"{group}: {_ABOUT[group]}"
+        yield f"{group}: {self.table.about[group]}"
         options = self.table.options.get(group, {})
         width = max(map(len, options), default=0) + 2
         for name, option in options.items():
@@ -400,7 +388,7 @@ def annotated(text: str, table: Table, choices: Mapping[str, str | None]) -> str
 
 def _meanings(table: Table, choices: Mapping[str, str | None]) -> dict[str, str]:
     """Return full name of a key or node -> its meaning, from the option that was chosen."""
-    meanings = dict(_NODES)
+    meanings = dict(table.about)
     for name, options in Reference(table).keys.items():
         chosen = options.get(choices.get(name.partition(".")[0]) or "")
         if chosen or ".kwargs." not in name:

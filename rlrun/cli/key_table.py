@@ -40,32 +40,6 @@ COMMAND_NODES = {  # nodes of yaml files of their own -> the command that reads 
     "probe": "rlrun probe",
     "seeds": "sweeps (-m) with seeds=auto",
 }
-TOPICS = {  # topic -> (README of a room, its section)
-    "commands": ("cli", "Commands"),
-    "determinism": ("run", "Determinism"),
-    "ending": ("run", "Ending"),
-    "exit codes": ("cli", "Exit codes"),
-    "exploration": ("policy", "Exploration"),
-    "extras": ("env", "Extras"),
-    "files": ("run", "Files"),
-    "health": ("reports", "Run health"),
-    "environments": ("env", "Your own environments"),
-    "environment checks": ("env", "Environment checks"),
-    "metrics": ("log", "Metrics"),
-    "overrides": ("config", "Overrides"),
-    "python": ("api", "From Python"),
-    "report": ("reports", "Reports"),
-    "resume": ("run", "Resuming"),
-    "search": ("sweeps", "Search"),
-    "seeds until decided": ("sweeps", "Seeds until decided"),
-    "statistics": ("reports", "Statistics"),
-    "sweep": ("sweeps", "Sweeps"),
-    "trust": ("config", "Code that a config names"),
-    "videos": ("video", "Watching an agent"),
-    "windows": ("buffer", "Windows"),
-    "wrappers": ("env", "Wrappers"),
-    "yaml files": ("config", "Your own yaml files"),
-}
 
 
 class Key(NamedTuple):
@@ -103,7 +77,8 @@ class Table:
     chosen    group -> option of a run without arguments
     facts     key -> what the schema says of it: allowed, read_when, default_of, conditions
     renamed   former key -> key
-    topics    topic -> text
+    about     group, node of config.yaml or of a command -> what it is for
+    topics    topic -> text, the title of its section first
     metrics   name -> meaning
     wrappers  name -> (name and arguments, effect)
 
@@ -114,6 +89,8 @@ class Table:
         with open(FILE, encoding="utf-8") as file:
             data = json.load(file)
         self.root = _keys(data["root"])
+        nodes = {n: key.comment for n, key in self.root.items() if "." not in n and not key.value}
+        self.about = GROUPS | nodes
         self.chosen: dict[str, str] = data["chosen"]
         self.facts: dict[str, dict[str, Any]] = data["facts"]
         self.renamed: dict[str, str] = data["renamed"]

@@ -13,6 +13,7 @@ from importlib import import_module
 import pytest
 
 from rlrun.cli.help import help_text
+from rlrun.cli.key_table import Table
 from rlrun.config import Composer, check, read_composed
 from tests.key_reference import KEYS, table_text
 from tests.pages import PAGES, ROOT, SHORTER, argv_of, blocks, commands
@@ -85,7 +86,7 @@ def test_commands_are_valid_shell():
               for p, t in texts.items()}  # fmt: skip
     scripts = {page: [*blocks(page, "sh"), *(c.replace("\\|", "") for c in spoken[page])]
                for page in PAGES}  # fmt: skip
-    spoken_by_help = re.findall(r"^ +(rlrun .*?)(?:  |$)", help_text("0"), re.M)
+    spoken_by_help = re.findall(r"^ +(rlrun .*?)(?:  |$)", help_text("0", Table()), re.M)
     scripts["--help"] = [re.sub(r"[][|]", "", line) for line in spoken_by_help]
     assert sum(map(len, scripts.values())) > 200
     for page, lines in scripts.items():
