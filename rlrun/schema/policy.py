@@ -97,13 +97,13 @@ class ScriptedConfig(PolicyConfig):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule("choices", lambda c: c.script == "constant" and len(c.choices) != 1,
-             "policy.script=constant takes exactly one action", "", "set 'policy.choices=[0]'"),
+             "policy.script=constant takes exactly one action", fix="set 'policy.choices=[0]'"),
         Rule("choices", lambda c: c.script in ("cycle", "uniform") and not c.choices,
-             "policy.script={script} takes at least one action", "", "set 'policy.choices=[0]'"),
+             "policy.script={script} takes at least one action", fix="set 'policy.choices=[0]'"),
         Rule("function", lambda c: c.script == "function" and c.function is None,
-             "policy.script=function needs mypkg.mod:function", "", "give policy.function"),
+             "policy.script=function needs mypkg.mod:function", fix="give policy.function"),
         Rule("function", lambda c: c.script != "function" and c.function is not None,
-             "policy.script is {script}", "", "set policy.script=function"),
+             "policy.script is {script}", fix="set policy.script=function"),
     )  # fmt: skip
 
 
@@ -190,28 +190,28 @@ class SwitchedConfig(ValueConfig):
     munchausen_clip: float = field(metadata=within(-math.inf, 0) | _MUNCHAUSEN)
 
     rules: ClassVar[tuple[Rule, ...]] = (
-        Rule("v_max", lambda c: c.v_max <= c.v_min, "must be > policy.v_min = {v_min}", "",
-             "set them to bounds of the return"),
+        Rule("v_max", lambda c: c.v_max <= c.v_min, "must be > policy.v_min = {v_min}",
+             fix="set them to bounds of the return"),
         Rule("td_clip", lambda c: c.distribution != "none" and c.td_clip is not None,
-             "clips the TD error of distribution=none, not of {distribution}", "",
-             "set it to null"),
+             "clips the TD error of distribution=none, not of {distribution}",
+             fix="set it to null"),
         # combinations that Vieillard et al. 2020 do not define
         Rule("munchausen", lambda c: c.munchausen is not None and c.distribution == "categorical",
-             "it is defined for distribution=none, quantile or implicit", "", "set one of them"),
+             "it is defined for distribution=none, quantile or implicit", fix="set one of them"),
         Rule("munchausen", lambda c: c.munchausen is not None
              and (c.double or c.value_rescale_eps is not None),
-             "its soft value takes no single best action, its log-policy is in units of reward", "",
-             "set policy.double=false and policy.value_rescale_eps=null"),
+             "its soft value takes no single best action, its log-policy is in units of reward",
+             fix="set policy.double=false and policy.value_rescale_eps=null"),
         # traces outside their derivation, and of a single row
         Rule("trace", lambda c: c.trace != "nstep" and c.distribution != "none",
-             "it corrects expected values, not distributions of returns", "",
-             "set policy.distribution=none or policy.trace=nstep"),
+             "it corrects expected values, not distributions of returns",
+             fix="set policy.distribution=none or policy.trace=nstep"),
         Rule("trace", lambda c: c.trace != "nstep" and c.munchausen is not None,
-             "it has values of a greedy policy, Munchausen's are soft", "",
-             "set policy.munchausen=null or policy.trace=nstep"),
+             "it has values of a greedy policy, Munchausen's are soft",
+             fix="set policy.munchausen=null or policy.trace=nstep"),
         Rule("trace", lambda c: c.trace != "nstep" and c.window.learned + c.window.nstep <= 2,
-             "a trace needs two rows, a window has one learned row and policy.nstep is 1", "",
-             "set policy.nstep=3 or policy.trace=nstep"),
+             "a trace needs two rows, a window has one learned row and policy.nstep is 1",
+             fix="set policy.nstep=3 or policy.trace=nstep"),
     )  # fmt: skip
 
     @property
@@ -231,8 +231,7 @@ class SequenceConfig(ValueConfig):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule("learn_unroll_len", lambda c: c.learn_unroll_len <= c.nstep,
-             "must be > policy.nstep = {nstep}, else no row is learned", "",
-             "raise it"),
+             "must be > policy.nstep = {nstep}, else no row is learned", fix="raise it"),
     )  # fmt: skip
 
     @property
@@ -287,8 +286,8 @@ class ControlConfig(ReturnConfig):
     rules: ClassVar[tuple[Rule, ...]] = (
         *exactly_one("target_update_every", "target_tau"),
         Rule("learn_unroll_len", lambda c: (c.learn_unroll_len or math.inf) <= c.nstep,
-             "must be > policy.nstep = {nstep}, else no row is learned", "",
-             "raise it, or set it to null (one learned row)"),
+             "must be > policy.nstep = {nstep}, else no row is learned",
+             fix="raise it, or set it to null (one learned row)"),
     )  # fmt: skip
 
     @property
@@ -319,8 +318,8 @@ class SACConfig(ControlConfig):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule("temperature", lambda c: c.temperature_auto and c.temperature <= 0,
-             "is where log temperature starts and must be > 0", "",
-             "policy.temperature_auto=false allows 0 (no entropy bonus)"),
+             "is where log temperature starts and must be > 0",
+             fix="policy.temperature_auto=false allows 0 (no entropy bonus)"),
     )  # fmt: skip
 
 
@@ -333,8 +332,8 @@ class TQCConfig(SACConfig):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule("dropped_quantiles", lambda c: c.dropped_quantiles >= c.num_quantiles,
-             "must be < policy.num_quantiles = {num_quantiles}, else no target is left", "",
-             "lower it"),
+             "must be < policy.num_quantiles = {num_quantiles}, else no target is left",
+             fix="lower it"),
         Rule("td_clip", lambda c: c.td_clip is not None,
              "is not read: policy.kappa bounds the slope of quantiles' losses", "null is allowed",
              "use policy.kappa"),
@@ -392,8 +391,8 @@ class CQLSACConfig(SACConfig):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule("conservatism", lambda c: c.conservatism <= 0 and c.gap_threshold is not None,
-             "is where the weight starts and must be > 0", "",
-             "policy.gap_threshold=null allows 0 (SAC)"),
+             "is where the weight starts and must be > 0",
+             fix="policy.gap_threshold=null allows 0 (SAC)"),
     )  # fmt: skip
 
 
@@ -509,7 +508,7 @@ class MemoryConfig(Ranged):
     )
 
     rules: ClassVar[tuple[Rule, ...]] = (
-        Rule("hidden", lambda c: c.name != "none" and c.hidden < 1, "must be >= 1", "", ""),
+        Rule("hidden", lambda c: c.name != "none" and c.hidden < 1, "must be >= 1"),
     )
 
     def state_widths(self) -> tuple[int, ...]:
@@ -526,7 +525,7 @@ class RingConfig(MemoryConfig):
     max_phase: float = field(metadata={"range": Range(0, 2 * math.pi + 1e-6, open_low=True)})
 
     rules: ClassVar[tuple[Rule, ...]] = (
-        Rule("r_min", lambda c: c.r_min >= c.r_max, "must be below memory.r_max = {r_max}", "", ""),
+        Rule("r_min", lambda c: c.r_min >= c.r_max, "must be below memory.r_max = {r_max}"),
     )
 
 
@@ -573,7 +572,7 @@ class HeadsConfig(MemoryConfig):
     heads: int = field(metadata=within(1, 2**12))
 
     rules: ClassVar[tuple[Rule, ...]] = (
-        Rule("heads", lambda c: c.hidden % c.heads, "must divide memory.hidden = {hidden}", "", ""),
+        Rule("heads", lambda c: c.hidden % c.heads, "must divide memory.hidden = {hidden}"),
     )
 
 
@@ -622,8 +621,7 @@ class DecayConfig(HeadsConfig):
     readout: bool
 
     rules: ClassVar[tuple[Rule, ...]] = (
-        Rule("dt_min", lambda c: c.dt_min > c.dt_max, "must be at most memory.dt_max = {dt_max}",
-             "", ""),
+        Rule("dt_min", lambda c: c.dt_min > c.dt_max, "must be at most memory.dt_max = {dt_max}"),
     )  # fmt: skip
 
 

@@ -119,8 +119,8 @@ class Rule:
     key: str
     when: Callable[[Any], object]
     wrong: str
-    allowed: str
-    fix: str
+    allowed: str = ""
+    fix: str = ""
     kind: type[RlrunError] = ConfigError
 
     def text(self, facts: object) -> str:
@@ -172,24 +172,22 @@ def exactly_one(first: str, second: str) -> tuple[Rule, Rule]:
     wrong = f"exactly one of {first} and {second} (= {{{second}}}) is a number, the other null"
     return (
         Rule(first, lambda c: getattr(c, first) is None and getattr(c, second) is None,
-             wrong, "", "give one of them a number"),
+             wrong, fix="give one of them a number"),
         Rule(first, lambda c: None not in (getattr(c, first), getattr(c, second)),
-             wrong, "", "set the one you do not want to null"),
+             wrong, fix="set the one you do not want to null"),
     )  # fmt: skip
 
 
 NOUNS = {  # what is no key but decides whether one is read -> its text, what to do if it is false
     "policy.recurrent": ("a policy that has a memory", "use {with_memory}"),
     "policy.updates": ("a policy that learns", "use one"),
-    "several_rows": (
-        "a window of several learned rows",
-        "set policy.learn_unroll_len={unroll_len}",
-    ),
+    "several_rows":
+        ("a window of several learned rows", "set policy.learn_unroll_len={unroll_len}"),
     "several_columns": ("more than one column", "set collector.num_envs=2 or more"),
     "one_column": ("one column (collector.num_envs=1)", "set collector.num_envs=1"),
     "several_agents": ("an environment of several agents", "choose another env"),
     "continuous": ("an environment with continuous actions", "choose another env"),
-}
+}  # fmt: skip
 
 
 def join_words(words: Sequence[str], last: str) -> str:
@@ -281,8 +279,8 @@ class ScheduleConfig(Ranged):
     points: tuple[tuple[float, float], ...] | None  # piecewise only: [[env_steps, value], ...]
 
     rules: ClassVar[tuple[Rule, ...]] = (
-        Rule("points", lambda c: c.kind == "piecewise" and not c.rises(), "",
-             "piecewise needs at least two [env_steps, value] pairs with rising env_steps", ""),
+        Rule("points", lambda c: c.kind == "piecewise" and not c.rises(),
+             "piecewise needs at least two [env_steps, value] pairs with rising env_steps"),
     )  # fmt: skip
 
     def rises(self) -> bool:

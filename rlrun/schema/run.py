@@ -42,7 +42,7 @@ class FilterObsConfig(WrapperConfig):
     keys: tuple[str, ...]  # of the Dict observation, or positions in the Tuple
 
     rules: ClassVar[tuple[Rule, ...]] = (
-        Rule("keys", lambda c: not c.keys, "must name at least one", "", ""),
+        Rule("keys", lambda c: not c.keys, "must name at least one"),
     )
 
 
@@ -51,8 +51,8 @@ class MaskObsConfig(WrapperConfig):
     keep: tuple[int, ...]  # positions of the observation vector
 
     rules: ClassVar[tuple[Rule, ...]] = (
-        Rule("keep", lambda c: not c.keep or min(c.keep) < 0 or len({*c.keep}) < len(c.keep), "",
-             "must be positions from 0 on, each once, at least one", ""),
+        Rule("keep", lambda c: not c.keep or min(c.keep) < 0 or len({*c.keep}) < len(c.keep),
+             "must be positions from 0 on, each once, at least one"),
     )  # fmt: skip
 
 
@@ -87,7 +87,7 @@ class BoundsConfig(WrapperConfig):
     high: float
 
     rules: ClassVar[tuple[Rule, ...]] = (
-        Rule("low", lambda c: c.low >= c.high, "must be below high (= {high})", "", ""),
+        Rule("low", lambda c: c.low >= c.high, "must be below high (= {high})"),
     )
 
 
@@ -210,12 +210,12 @@ class ExploreConfig(Ranged):
     temperature: ScheduleConfig | None = field(metadata=at_least(0) | _BOLTZMANN)
 
     rules: ClassVar[tuple[Rule, ...]] = (
-        Rule("temperature", lambda c: c.name == "boltzmann" and c.temperature is None, "",
-             "boltzmann needs a number >= 0 or a schedule", ""),
-        Rule("base_epsilon", lambda c: c.name == "ladder" and c.base_epsilon is None, "",
-             "the ladder needs a number in [0, 1]", ""),
-        Rule("alpha", lambda c: c.name == "ladder" and c.alpha is None, "",
-             "the ladder needs a number >= 0", ""),
+        Rule("temperature", lambda c: c.name == "boltzmann" and c.temperature is None,
+             "boltzmann needs a number >= 0 or a schedule"),
+        Rule("base_epsilon", lambda c: c.name == "ladder" and c.base_epsilon is None,
+             "the ladder needs a number in [0, 1]"),
+        Rule("alpha", lambda c: c.name == "ladder" and c.alpha is None,
+             "the ladder needs a number >= 0"),
     )  # fmt: skip
 
 
@@ -239,12 +239,12 @@ class CollectorConfig(Ranged):
              "choose another key of info"),
         *each(("overlap", "residual"), lambda key: Rule(
             key, lambda c: c.tiling == "lossless" and getattr(c, key) is not None,
-            "belongs to collector.tiling=plain", "", "set it to null")),
+            "belongs to collector.tiling=plain", fix="set it to null")),
         *each(("overlap", "residual"), lambda key: Rule(
-            key, lambda c: c.tiling == "plain" and getattr(c, key) is None, "",
-            "collector.tiling=plain needs a value (overlap=0, residual=last)", "")),
+            key, lambda c: c.tiling == "plain" and getattr(c, key) is None,
+            "collector.tiling=plain needs a value (overlap=0, residual=last)")),
         Rule("learned_overlap", lambda c: c.tiling == "plain" and c.learned_overlap,
-             "belongs to collector.tiling=lossless", "", "set it to 0"),
+             "belongs to collector.tiling=lossless", fix="set it to 0"),
     )  # fmt: skip
 
     def columns(self, per_env: int) -> int:
@@ -285,14 +285,14 @@ class BufferConfig(Ranged):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule("mmap", lambda c: c.mmap is not None and c.device != "cpu",
-             "files are mapped into host memory, not buffer.device = {device}", "",
-             "set one of them back (null, cpu)"),
+             "files are mapped into host memory, not buffer.device = {device}",
+             fix="set one of them back (null, cpu)"),
         Rule("compress", lambda c: c.compress and c.mmap is not None,
-             "compressed rows live in host memory, buffer.mmap = {mmap}", "",
-             "set one of them back (compress=false, or mmap=null)"),
+             "compressed rows live in host memory, buffer.mmap = {mmap}",
+             fix="set one of them back (compress=false, or mmap=null)"),
         Rule("compress", lambda c: c.compress and c.device != "cpu",
-             "compressed rows live in host memory, buffer.device = {device}", "",
-             "set one of them back (compress=false, or device=cpu)"),
+             "compressed rows live in host memory, buffer.device = {device}",
+             fix="set one of them back (compress=false, or device=cpu)"),
     )  # fmt: skip
 
     def column_rows(self, columns: int) -> int:
@@ -310,8 +310,8 @@ class PriorityConfig(BufferConfig):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule("beta", lambda c: any(a > b for a, b in pairwise(c.beta.values())),
-             "must not decrease (it anneals towards the full correction, 1)", "",
-             "swap start and end"),
+             "must not decrease (it anneals towards the full correction, 1)",
+             fix="swap start and end"),
     )  # fmt: skip
 
 
@@ -335,8 +335,8 @@ class RolloutConfig(BufferConfig):
     rules: ClassVar[tuple[Rule, ...]] = each(
         ("device", "mmap", "window_capacity"),
         lambda key: Rule(key, lambda c: getattr(c, key) != _OF_ROLLOUTS[key],
-                         "a rollout is drawn from once and then dropped", "",
-                         f"set it to {_OF_ROLLOUTS[key] or 'null'}"),
+                         "a rollout is drawn from once and then dropped",
+                         fix=f"set it to {_OF_ROLLOUTS[key] or 'null'}"),
     )  # fmt: skip
 
 

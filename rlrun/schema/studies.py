@@ -90,8 +90,8 @@ class SeedsConfig(Ranged):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         _OBJECTIVE,
-        Rule("group", lambda c: c.group > c.max, "is more than seeds.max = {max}", "",
-             "lower it or raise seeds.max"),
+        Rule("group", lambda c: c.group > c.max, "is more than seeds.max = {max}",
+             fix="lower it or raise seeds.max"),
     )  # fmt: skip
 
 
