@@ -14,7 +14,7 @@ from rlrun.api.run import find_pandas
 from rlrun.cli.report import make_report
 from rlrun.cli.run import read_line
 from rlrun.cli.search import run_search
-from rlrun.cli.sweep import is_ours, start_sweep
+from rlrun.cli.sweep import SHOWN, is_ours, start_sweep
 from rlrun.config import Composer
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.reports.document import Table
@@ -23,8 +23,6 @@ from rlrun.run.files import read_record
 from rlrun.schema.override import Override, read_overrides
 from rlrun.sweeps.launcher import CONSOLE, last_error
 from rlrun.sweeps.record import JobRecord
-
-_SHOWN = "logger.progress"  # set by quiet=True; does not change the run
 
 
 @errors_of_cli
@@ -134,14 +132,9 @@ def report(
         raise ConfigError(f"threshold = {threshold}: {wrong}")
 
     document, _ = make_report(
-        names,
-        score=str(score),
-        threshold=threshold,
-        references=scales,
-        baseline=baseline,
-        axes=("env_steps", "wall"),
-        out=None if out is None else Path(path_of(out, "out")),
-    )
+        names, score=str(score), threshold=threshold, references=scales, baseline=baseline,
+        axes=("env_steps", "wall"), out=None if out is None else Path(path_of(out, "out")),
+    )  # fmt: skip
     return {table.name: as_table(table_rows(table)) for table in document.tables}
 
 
@@ -165,7 +158,7 @@ def _row(sweep_dir: Path, job: JobRecord) -> dict[str, Any]:
         record = read_record(sweep_dir / job.name)
     evaluation = record.get("eval") if job.status == "done" else None
     error = None if job.status == "done" else last_error(sweep_dir / job.name / CONSOLE)
-    typed = (o for o in read_overrides(job.overrides) if o.key != _SHOWN)
+    typed = (o for o in read_overrides(job.overrides) if o.key not in SHOWN)
     return {
         **dict(map(_setting, typed)),
         "status": job.status,

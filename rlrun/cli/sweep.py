@@ -59,7 +59,7 @@ from rlrun.sweeps.search import quote
 
 _MAIN, _PACKED = "rlrun.cli.main:main", "rlrun.cli.sweep:run_packed_job"
 _LONGEST_NAME = 255  # bytes in one part of a path
-_SHOWN = ("logger.progress",)  # keys of -q, which do not change a run
+SHOWN = ("logger.progress",)  # keys of -q, which do not change a run
 _WORKERS = "hydra.launcher.workers"
 _LOCAL, _RAY = "rlrun.sweeps.pool.Pool", "rlrun.sweeps.ray_pool.RayPool"
 _CHOICE = "hydra/launcher"
@@ -249,11 +249,6 @@ class Sweep:
     jobs: list[ValidJob]
     short_names: bool = False  # the names of overrides are too long for a directory
     threads: int | None = None  # of each job
-
-    @property
-    def overrides(self) -> list[str]:
-        """Return the overrides for Hydra."""
-        return [*_silent(self.line), f"hydra.sweep.dir={quote(self.path)}"]
 
     def divide_cores(self, count: int, *, same_threads: bool) -> None:
         """Set jobs at a time and the threads of each, for a command of ``count`` jobs.
@@ -478,19 +473,18 @@ def _run_by_hydra(sweep: Sweep) -> None:
     jobs = sweep.record.jobs
     key = "hydra.job.config.override_dirname.exclude_keys"
     unnamed = [*OmegaConf.select(sweep.cfg, key), *_constant_keys(*(j.overrides for j in jobs))]
-    extra = ["hydra.sweep.subdir=${hydra.job.num}"] if sweep.short_names else []
-    extra.append(f"{key}=[{','.join(unnamed)}]")
+    words = [*_silent(sweep.line), f"hydra.sweep.dir={quote(sweep.path)}"]
+    words += ["hydra.sweep.subdir=${hydra.job.num}"] if sweep.short_names else []
+    words.append(f"{key}=[{','.join(unnamed)}]")
     try:
-        codes = sweep.line.composer.sweep(
-            partial(run_job, in_turn=True), [*sweep.overrides, *extra]
-        )
+        codes = sweep.line.composer.sweep(partial(run_job, in_turn=True), words)
         for job, code in zip(jobs, codes, strict=True):
             job.end(int(code))
     except (SweepStopped, KeyboardInterrupt):
         for job in jobs:  # which have reported the signal
             update(job, sweep.path)
-        words = resume_line(sweep.path, sweep.record.ray)
-        print(f"rlrun: the sweep goes on with: {words}", file=sys.stderr)
+        line = resume_line(sweep.path, sweep.record.ray)
+        print(f"rlrun: the sweep goes on with: {line}", file=sys.stderr)
         raise
     finally:
         sweep.record.write(sweep.path)
@@ -508,7 +502,7 @@ def resume_sweep(path: Path, overrides: Sequence[Override], *, quiet: bool) -> i
     with lock_run_dir(path):
         record = SweepRecord.read(path)
         workers, ray, rest = _split_launcher(overrides, record, path)
-        shown = [o for o in rest if o.key in _SHOWN]
+        shown = [o for o in rest if o.key in SHOWN]
         changes = [o for o in rest if o not in shown]
         loaded = []
         wanted = [job for job in record.jobs if changes or job.status != "done"]

@@ -10,19 +10,8 @@ stored       the config of a run directory, for eval, resume and export
 directories  run and sweep directories that no two runs share
 """
 
-from rlrun.config.checks import check, check_precision, read_checked
+from rlrun.config.checks import check, read_checked
 from rlrun.config.compose import Composer, read_composed, to_yaml
-from rlrun.config.reader import read_config
 from rlrun.config.stored import load, published
 
-__all__ = [
-    "Composer",
-    "check",
-    "check_precision",
-    "load",
-    "published",
-    "read_checked",
-    "read_composed",
-    "read_config",
-    "to_yaml",
-]
+__all__ = ["Composer", "check", "load", "published", "read_checked", "read_composed", "to_yaml"]

@@ -278,16 +278,13 @@ class Composer:
         if not isinstance(params, DictConfig | dict):
             wrong, allowed = "is not a mapping", "a mapping {key: values} is allowed"
             raise config_error("hydra.sweeper.params", params, wrong, allowed, "write one")
-        parsed = self.parse(
-            [*(f"{k!s}={v}" for k, v in params.items()), *hydra_keys.typed_overrides(cfg)]
-        )
+        of_files = [f"{key!s}={values}" for key, values in params.items()]
+        parsed = self.parse([*of_files, *hydra_keys.typed_overrides(cfg)])
         hydra_keys.check_jobs(parsed)
         for override in parsed:
             if override.key == "sweep" and override.parsed.is_sweep_override():
-                wrong, form = "a preset is one sweep", f"'sweep=[{override.value}]'"
-                raise config_error(
-                    "sweep", override.value, wrong, "a list is allowed", f"write {form}"
-                )
+                wrong, fix = "a preset is one sweep", f"write 'sweep=[{override.value}]'"
+                raise config_error("sweep", override.value, wrong, "a list is allowed", fix)
         size = sweeper.max_batch_size
         if size is not None and size < 1:
             key, allowed = "hydra.sweeper.max_batch_size", "an integer >= 1 or null"
@@ -296,11 +293,8 @@ class Composer:
             batches = BasicSweeper.split_arguments([o.parsed for o in parsed], size)
         if not any(batches):
             empty = next(o for o in parsed if "glob(" in o.value)
-            wrong, allowed = (
-                "matches no option",
-                f"a pattern of {', '.join(self.options(empty.key))}",
-            )
-            raise config_error(empty.key, empty.value, wrong, f"{allowed} is allowed", "change it")
+            allowed = f"a pattern of {', '.join(self.options(empty.key))} is allowed"
+            raise config_error(empty.key, empty.value, "matches no option", allowed, "change it")
         return [read_overrides(job) for batch in batches for job in batch]
 
     def compose_job(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rlrun.buffer.mixed import Mixed
 from rlrun.buffer.replay import Replay
-from rlrun.config import check_precision
+from rlrun.config.checks import check_precision
 from rlrun.errors import (
     CheckpointError,
     ConfigError,

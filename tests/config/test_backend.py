@@ -197,7 +197,8 @@ def test_the_probe_is_right(tmp_path, monkeypatch):
 
 def test_torch_is_imported_only_where_it_must_be():
     code = (
-        "import sys; from rlrun.config import Composer, check, check_precision, read_composed\n"
+        "import sys; from rlrun.config import Composer, check, read_composed\n"
+        "from rlrun.config.checks import check_precision\n"
         "for line in sys.argv[1:]:\n"
         "    config = read_composed(Composer().compose(line.split()))\n"
         "    check(config); check_precision(config)\n"

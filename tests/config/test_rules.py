@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rlrun.config import check, check_precision, checks, read_composed, rules
+from rlrun.config import check, checks, read_composed, rules
+from rlrun.config.checks import check_precision
 from rlrun.errors import ConfigError, ResourceError, RlrunError
 from rlrun.schema.override import read_overrides
 from rlrun.schema.ranges import Ranged, Rule

@@ -12,8 +12,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 import pytest
 from omegaconf import OmegaConf
 
-from rlrun.config import Composer, read_config, to_yaml
-from rlrun.config.reader import field_types
+from rlrun.config import Composer, to_yaml
+from rlrun.config.reader import field_types, read_config
 from rlrun.errors import ConfigError
 from rlrun.schema import ScheduleConfig, WrapperConfig
 
