@@ -153,7 +153,7 @@ class ValueConfig(ActionValueConfig):
     value_rescale_eps: float | None = field(metadata=positive())
     td_clip: float | None = field(metadata=positive())
 
-    rules: ClassVar[tuple[Rule, ...]] = exactly_one("target_update_every", "target_tau")
+    rules: ClassVar[tuple[Rule, ...]] = (exactly_one("target_update_every", "target_tau"),)
 
     @property
     def window(self) -> Window:
@@ -284,7 +284,7 @@ class ControlConfig(ReturnConfig):
     priority_eta: float = field(metadata=unit() | _SEVERAL_ROWS)
 
     rules: ClassVar[tuple[Rule, ...]] = (
-        *exactly_one("target_update_every", "target_tau"),
+        exactly_one("target_update_every", "target_tau"),
         Rule("learn_unroll_len", lambda c: (c.learn_unroll_len or math.inf) <= c.nstep,
              "must be > policy.nstep = {nstep}, else no row is learned",
              fix="raise it, or set it to null (one learned row)"),

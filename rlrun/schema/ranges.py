@@ -167,15 +167,14 @@ def each(keys: Iterable[str], rule: Callable[[str], Rule]) -> tuple[Rule, ...]:
     return tuple(map(rule, keys))
 
 
-def exactly_one(first: str, second: str) -> tuple[Rule, Rule]:
-    """Return the rules of two keys, one of which must be a number and the other null."""
-    wrong = f"exactly one of {first} and {second} (= {{{second}}}) is a number, the other null"
-    return (
-        Rule(first, lambda c: getattr(c, first) is None and getattr(c, second) is None,
-             wrong, fix="give one of them a number"),
-        Rule(first, lambda c: None not in (getattr(c, first), getattr(c, second)),
-             wrong, fix="set the one you do not want to null"),
-    )  # fmt: skip
+def exactly_one(first: str, second: str) -> Rule:
+    """Return the rule of two keys, one of which must be a number and the other null."""
+    return Rule(
+        first,
+        lambda c: (getattr(c, first) is None) == (getattr(c, second) is None),
+        f"exactly one of {first} and {second} (= {{{second}}}) is a number, the other null",
+        fix="give one of them a number, and set the other to null",
+    )
 
 
 NOUNS = {  # what is no key but decides whether one is read -> its text, what to do if it is false

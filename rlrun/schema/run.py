@@ -353,7 +353,7 @@ class LearnerConfig(Ranged):
     cuda_graph: bool = field(metadata=_UPDATES)
     compile: bool = field(metadata=_UPDATES)
 
-    rules: ClassVar[tuple[Rule, ...]] = exactly_one("update_per_collect", "replay_ratio")
+    rules: ClassVar[tuple[Rule, ...]] = (exactly_one("update_per_collect", "replay_ratio"),)
 
 
 @dataclass(frozen=True)
