@@ -8,19 +8,11 @@ import shutil
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlrun.cli.commands import OTHER_EXPORT
-from rlrun.errors import (
-    CheckpointError,
-    CodecError,
-    ConfigError,
-    ResourceError,
-    printable,
-    require_new_file,
-)
+from rlrun.errors import CheckpointError, CodecError, ConfigError, printable, require_new_file
 from rlrun.run import branch
 from rlrun.run.branch import split_step
 from rlrun.run.files import RECORD, read_record, require_run
@@ -32,7 +24,7 @@ if TYPE_CHECKING:
     from rlrun.run.evaluate import Episode
     from rlrun.schema import Config
 
-PACKAGES = ("onnx", "onnxscript", "onnxruntime")  # of rlrun export policy and export card
+_ONNX = ("onnx", "onnxscript", "onnxruntime")  # of rlrun export policy and export card
 _NO_NETWORK = ("random", "scripted")
 _EPISODES = ("episodes", "weights", "seed", "device", "video", "traces", "fps")
 
@@ -213,11 +205,12 @@ def export(args: Namespace) -> str:
 def export_policy(args: Namespace) -> str:
     """Export the greedy policy of a run as an ONNX file. Return the line that describes it."""
     from rlrun.config import load
+    from rlrun.config.config_errors import require_packages
 
     if args.onnx is None:
         allowed = "a new one is allowed"
         raise ConfigError(f"--onnx = null: a file is needed; {allowed}; add it ({OTHER_EXPORT})")
-    _require_onnx(f"--onnx = {args.onnx}")
+    require_packages(f"--onnx = {args.onnx}", "onnx", *_ONNX)
     config, _ = load(args.run_dir, ["device=cpu"], replay=False)
     _check_policy(config)
     require_new_file("--onnx", args.onnx, (".onnx",), overwrite=args.overwrite)
@@ -229,12 +222,13 @@ def export_policy(args: Namespace) -> str:
 def export_card(args: Namespace) -> str:
     """Export the agent of a run as a directory for others. Return the line that describes it."""
     from rlrun.config import directories, load
-    from rlrun.video.files import require_packages
+    from rlrun.config.config_errors import require_packages
+    from rlrun.video import files
 
     out = directories.absolute("OUT", args.out)
-    _require_onnx(f"OUT = {args.out}")
+    require_packages(f"OUT = {args.out}", "onnx", *_ONNX)
     if not args.no_gif:
-        require_packages(f"OUT = {args.out}", ".gif")
+        files.require_packages(f"OUT = {args.out}", ".gif")
     require_run(args.run_dir)
     config, config_yaml = load(args.run_dir, ["device=cpu"], replay=False)
     _check_policy(config)
@@ -246,13 +240,6 @@ def export_card(args: Namespace) -> str:
         args.run_dir, out, config_yaml, weights=args.weights, tolerance=args.tolerance,
         picture=not args.no_gif,
     )  # fmt: skip
-
-
-def _require_onnx(subject: str) -> None:
-    """Raise ResourceError, beginning with ``subject``, if a package of ONNX is missing."""
-    if missing := [name for name in PACKAGES if find_spec(name) is None]:
-        wrong = f"exporting needs the package {missing[0]}, which is missing"
-        raise ResourceError(f"{subject}: {wrong}; pip install 'rlrun[onnx]'")
 
 
 def _check_policy(config: "Config") -> None:
@@ -270,10 +257,9 @@ def _check_policy(config: "Config") -> None:
 def codec_bench(args: Namespace) -> int:
     """Print a table for every series of weights or rows found."""
     if args.plot is not None:
-        if find_spec("matplotlib") is None:
-            wrong = "drawing needs the package matplotlib, which is missing"
-            fix = "the table needs nothing more; pip install 'rlrun[plot]'"
-            raise ResourceError(f"--plot = {args.plot}: {wrong}; {fix}")
+        from rlrun.config.config_errors import require_packages
+
+        require_packages(f"--plot = {args.plot}", "plot", "matplotlib")
         require_new_file("--plot", args.plot, (".png", ".svg", ".pdf"), overwrite=True)
     from rlrun.cli.codec_bench import report  # imports torch
 

@@ -19,9 +19,9 @@ from rlrun.cli.run import Line, open_resources, run_job, write_texts
 from rlrun.config import Composer, directories, load, read_checked
 from rlrun.config.checks import check_typed_keys
 from rlrun.config.compose import pack, place, run_packed
-from rlrun.config.config_errors import config_error
+from rlrun.config.config_errors import config_error, require_packages
 from rlrun.config.hydra_keys import check_logging, typed_overrides
-from rlrun.config.ray import require_ray
+from rlrun.config.ray import PACKAGES
 from rlrun.config.reader import read_dataclass
 from rlrun.config.rules import ADDRESS
 from rlrun.config.space import read_settings
@@ -97,7 +97,7 @@ def _read_ray(cfg: DictConfig) -> RayLauncherConfig | None:
 
 
 def _read(values: Mapping[Any, Any]) -> RayLauncherConfig:
-    require_ray("hydra/launcher", "ray")
+    require_packages("hydra/launcher = ray", "ray", *PACKAGES)
     keys = {str(k): v for k, v in values.items() if k not in ("_target_", "workers")}
     ray: RayLauncherConfig = read_dataclass(RayLauncherConfig, keys, "hydra.launcher")
     facts = SimpleNamespace(address=ray.address)

@@ -17,10 +17,10 @@ from omegaconf import DictConfig
 from rlrun.config import rules
 from rlrun.config.backend import custom_state
 from rlrun.config.compose import Composer, read_presets
-from rlrun.config.config_errors import config_error
+from rlrun.config.config_errors import config_error, require_packages
 from rlrun.config.directories import check_length
 from rlrun.config.hydra_keys import check_addresses, check_values
-from rlrun.config.ray import require_head, require_ray
+from rlrun.config.ray import PACKAGES, require_head
 from rlrun.errors import ConfigError, ResourceError
 from rlrun.schema import Config, RayConfig, ScriptedConfig
 from rlrun.schema.override import Override, keys_of
@@ -34,7 +34,7 @@ from rlrun.schema.ranges import (
     join_words,
 )
 from rlrun.trust import trusted_function
-from rlrun.video.files import require_packages
+from rlrun.video import files
 
 
 def read_checked(
@@ -69,7 +69,7 @@ def check(config: Config, *, fresh: bool = True) -> None:
     """
     ray = config.pipeline if isinstance(config.pipeline, RayConfig) else None
     if ray is not None:
-        require_ray()
+        require_packages("pipeline = ray", "ray", *PACKAGES)
     for key, device in (("device", config.device), ("buffer.device", config.buffer.device)):
         if device != "cpu":
             _check_device(key, device)
@@ -186,7 +186,7 @@ def check_video(config: Config) -> None:
     from rlrun.env import make_env
 
     every = config.run.video_every
-    require_packages(f"run.video_every = {every}", ".gif")
+    files.require_packages(f"run.video_every = {every}", ".gif")
     try:
         env = make_env(config.env, num_envs=1, evaluate=True, agents=config.agents, render=True)
         try:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import fields
+from importlib.util import find_spec
 from itertools import takewhile
 
 from hydra.errors import MissingConfigException, OverrideParseException
@@ -11,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import YAMLError, safe_load
 
-from rlrun.errors import ConfigError
+from rlrun.errors import ConfigError, ResourceError
 from rlrun.schema import OPTION_CONFIGS, ScheduleConfig
 from rlrun.schema.override import Override, read_overrides
 from rlrun.schema.ranges import format_value
@@ -33,6 +34,13 @@ _LISTED = 30  # options in an error that has a guess
 def config_error(path: str, value: object, wrong: str, allowed: str, fix: str) -> ConfigError:
     """Return the error ``key = value: wrong; allowed; fix``, the form of every config error."""
     return ConfigError(f"{path} = {format_value(value)}: {wrong}; {allowed}; {fix}", key=path)
+
+
+def require_packages(subject: str, extra: str, *packages: str) -> None:
+    """Raise ResourceError, beginning with ``subject``, if a package of an extra is missing."""
+    if missing := [name for name in packages if find_spec(name) is None]:
+        wrong = f"the package {missing[0]} is missing; it comes with the extra {extra}"
+        raise ResourceError(f"{subject}: {wrong}; pip install 'rlrun[{extra}]'")
 
 
 class UnknownKey(ConfigError):

@@ -5,12 +5,12 @@ import signal
 import socket
 import subprocess
 import sys
-from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
 
-from rlrun.errors import ResourceError, no_cluster
+from rlrun.errors import no_cluster
 
+PACKAGES = "ray", "psutil"  # of the extra ray
 CONNECT_SECONDS = 1.0  # for a cluster's head to accept a connection
 ANSWER_SECONDS = 6.0  # for the head to answer Ray
 IMPORT_SECONDS = 60.0  # for importing Ray's client on a busy machine
@@ -37,16 +37,6 @@ def has_token() -> bool:
         return True
     path = os.environ.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token"
     return Path(path).expanduser().is_file()
-
-
-def require_ray(key: str = "pipeline", value: str = "ray") -> None:
-    """Raise ResourceError unless the packages of the extra ``ray`` are installed."""
-    missing = [name for name in ("ray", "psutil") if find_spec(name) is None]
-    if missing:
-        raise ResourceError(
-            f"{key} = {value}: the package {missing[0]} is missing; it comes with the extra ray; "
-            "pip install 'rlrun[ray]'"
-        )
 
 
 def require_head(address: str | None, key: str = "pipeline.address") -> None:

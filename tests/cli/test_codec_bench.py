@@ -170,7 +170,7 @@ def test_a_run_without_anything_is_exit_5(tmp_path, capsys):
 
 def test_missing_matplotlib_is_reported_before_measuring(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setattr("rlrun.cli.runs.find_spec", lambda name: None)
+    monkeypatch.setattr("rlrun.config.config_errors.find_spec", lambda name: None)
     code, out, err = bench(capsys, str(tmp_path), "--plot", "x.png")
     assert (code, out) == (7, "")
     assert "[plot]'" in err

@@ -118,12 +118,13 @@ def test_usage(rlrun, exports, runs, tmp_path, kind):
 
 
 @pytest.mark.parametrize(
-    ("line", "module", "package", "texts"),
-    [("policy old --onnx x.onnx", "cli.runs", "onnxscript", ("--onnx = x.onnx", "[onnx]'")),
-     ("card old x", "cli.runs", "onnxscript", ("OUT = x", "[onnx]'")),
-     ("card old x", "video.files", "PIL", ("OUT = x", "[video]'"))],
+    ("line", "room", "package", "texts"),
+    [("policy old --onnx x.onnx", "config", "onnxscript", ("--onnx = x.onnx", "[onnx]'")),
+     ("card old x", "config", "onnxscript", ("OUT = x", "[onnx]'")),
+     ("card old x", "video", "PIL", ("OUT = x", "[video]'"))],
 )  # fmt: skip
-def test_a_missing_package(rlrun, monkeypatch, line, module, package, texts):
+def test_a_missing_package(rlrun, monkeypatch, line, room, package, texts):
+    module = {"config": "config.config_errors", "video": "video.files"}[room]
     monkeypatch.setattr(
         f"rlrun.{module}.find_spec", lambda name: None if name == package else find_spec(name)
     )

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from rlrun.config import Composer, check, checks, load, ray
+from rlrun.config import Composer, check, checks, config_errors, load, ray
 from rlrun.config.compose import to_yaml
 from rlrun.errors import ConfigError, ResourceError
 from tests.compose import config
@@ -39,8 +39,8 @@ def test_a_token_opens_other_clusters(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("package", ["ray", "psutil"])
 def test_without_the_extra_one_line_says_what_to_install(package, monkeypatch):
-    found = ray.find_spec
-    monkeypatch.setattr(ray, "find_spec", lambda n: None if n == package else found(n))
+    found = config_errors.find_spec
+    monkeypatch.setattr(config_errors, "find_spec", lambda n: None if n == package else found(n))
     with pytest.raises(ResourceError, match=rf"{package}.*\[ray\]"):
         check(config(*RAY))
 

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from rlrun.config import ray as ray_checks
 from rlrun.errors import Interrupted, ResourceError
 from rlrun.schema.studies import RayLauncherConfig
 from rlrun.sweeps import ray_pool
@@ -163,7 +162,7 @@ def test_a_cluster_that_refuses_names_the_launchers_key(monkeypatch):
 
 
 def test_ray_is_not_installed(rlrun, monkeypatch):
-    monkeypatch.setattr(ray_checks, "find_spec", lambda name: None)
+    monkeypatch.setattr("rlrun.config.config_errors.find_spec", lambda name: None)
     assert_one_error(
         rlrun("-m", "seed=0,1", "hydra/launcher=ray"), "hydra/launcher = ray", "[ray]'", code=7
     )
