@@ -222,7 +222,7 @@ class Composer:
         Raises: ConfigError if it cannot be composed.
         """
         overrides = self.parse(typed)
-        with self._errors(overrides), warnings.catch_warnings():
+        with self.errors(overrides), warnings.catch_warnings():
             if self.foreign and self.config_name != "config":
                 hydra_keys.check_primary(self.content(self.config_name))
             # about a missing search path
@@ -236,7 +236,7 @@ class Composer:
             return cfg
 
     @contextmanager
-    def _errors(self, overrides: Sequence[str]) -> Iterator[None]:
+    def errors(self, overrides: Sequence[str]) -> Iterator[None]:
         """Raise any error of the block, of which Hydra has all kinds, as a ConfigError."""
         try:
             yield
@@ -260,7 +260,7 @@ class Composer:
         for override in overrides:
             if override.parsed is not None:
                 continue
-            with self._errors(overrides):
+            with self.errors(overrides):
                 (parsed,) = self._parser.parse_overrides([str(override)])
             if is_free(parsed.key_or_group) or (parsed.key_or_group == "env" and "{" in override):
                 reader.check_override(parsed)
@@ -289,7 +289,7 @@ class Composer:
         if size is not None and size < 1:
             key, allowed = "hydra.sweeper.max_batch_size", "an integer >= 1 or null"
             raise config_error(key, size, "holds no job", allowed, "leave it out")
-        with self._errors(hydra_keys.typed_overrides(cfg)):
+        with self.errors(hydra_keys.typed_overrides(cfg)):
             batches = BasicSweeper.split_arguments([o.parsed for o in parsed], size)
         if not any(batches):
             empty = next(o for o in parsed if "glob(" in o.value)
@@ -306,7 +306,7 @@ class Composer:
         that choose the same options. ``unnamed``: keys left out of the name of its directory.
         """
         typed = self.parse(overrides)
-        with self._errors(typed):
+        with self.errors(typed):
             values = [override for override in typed if self._is_value(override)]
             choices = [override for override in typed if override not in values]
             job = self._choose(cfg, choices).with_values([o.parsed for o in values])
@@ -346,7 +346,7 @@ class Composer:
     def directory(self, cfg: DictConfig, key: str) -> Path:
         """Return the path in ``key`` of the hydra node, e.g. ``hydra.run.dir``."""
         hydra_keys.resolve_hydra_from(cfg)
-        with self._errors([]):
+        with self.errors([]):
             value = OmegaConf.select(cfg, key)
         if not isinstance(value, str) or not value:
             raise config_error(key, value, "is not a path", "a path is allowed", f"set {key}=PATH")

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlrun.config import compose
 from rlrun.config.checks import check, check_typed_keys
-from rlrun.config.config_errors import as_config_error, config_error
+from rlrun.config.config_errors import config_error
 from rlrun.config.directories import check_length, check_written
 from rlrun.config.hydra_keys import check_addresses
 from rlrun.config.reader import read_yaml
@@ -84,7 +84,7 @@ def _changed(
 ) -> tuple[DictConfig, list[Override]]:
     """Return config.yaml of a run with overrides that may change it, and these, parsed."""
     composer = compose.Composer()
-    try:
+    with composer.errors(overrides):
         cfg = OmegaConf.create(read_yaml(run_dir / "config.yaml"))
         if not isinstance(cfg, DictConfig):
             wrong = "its config.yaml is damaged"
@@ -108,10 +108,6 @@ def _changed(
         if refused:
             raise _refusal(refused, run_dir, evaluation)
         return cfg, overrides
-    except ConfigError:
-        raise
-    except Exception as e:  # OmegaConf also raises other errors on input
-        raise as_config_error(e, overrides, [], lambda group: []) from e
 
 
 def _last_command(run_dir: Path) -> list[str]:
