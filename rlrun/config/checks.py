@@ -233,6 +233,7 @@ def _unread(facts: rules.Facts, key: str) -> tuple[str, str] | None:
         value = value_of(owner)
         if value != value_of(f"{group}.{name}"):
             return f"{owner} is {format_value(value)} whatever the environment", f"set {owner}"
+        return _unread(facts, owner)
     reader: Reader | None = metadata.get("read_when")
     if reader is None:
         return _unread_part(config, group, name, part)

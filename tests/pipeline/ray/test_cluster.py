@@ -68,7 +68,8 @@ def test_the_files_of_a_local_ray_are_this_users_alone(given):
 def test_a_head_that_ends_while_ray_starts_ends_the_process(monkeypatch, capsys):
     """Ray would wait for it for 10 minutes, in calls that nothing interrupts."""
     cluster = Cluster.__new__(Cluster)
-    connected, cluster.files, cluster._reaper = threading.Event(), None, None
+    connected, cluster.key = threading.Event(), "pipeline"
+    cluster.files = cluster._reaper = None
     head = subprocess.Popen([sys.executable, "-c", "pass"])
     process = psutil.Process(head.pid)
     monkeypatch.setattr(cluster_module, "POLL_SECONDS", 0.01)
