@@ -109,7 +109,8 @@ def test_the_table_of_horizons_has_the_lengths_of_the_committed_runs():
 @pytest.mark.parametrize(
     ("title", "file", "more", "least"),
     [("Defaults in other tasks", "defaults.jsonl", [], 50),
-     ("MuJoCo after 100,000 env steps", "mujoco.jsonl", ["run.total_steps=100000"], 10)],
+     ("MuJoCo after 100,000 env steps", "mujoco.jsonl",
+      ["run.total_steps=100000", "run.eval_every=20000", "run.eval_episodes=10"], 10)],
 )  # fmt: skip
 def test_tables_of_defaults_have_the_last_evaluations_and_are_bold_where_a_task_is_solved(
     title, file, more, least
