@@ -206,6 +206,7 @@ class Saver:
         self._thread: Thread | None = None
         self._error: BaseException | None = None
         self._began = False
+        self._segments: dict[Path, set[str] | None] = {}  # segments of each checkpoint
 
     def save(
         self,
@@ -346,18 +347,21 @@ class Saver:
 
     def _prune(self, target: Path, env_steps: int, keep: int) -> None:
         """Delete all but the ``keep`` newest checkpoints up to ``env_steps``; unused segments."""
-        needed: dict[Path, set[str] | None] = {}  # segments of each checkpoint
-        for path in list_checkpoints(self.directory):
-            try:
-                needed[path] = {*manifest.read_manifest(path)["segments"]}
-            except (OSError, ValueError, KeyError):
-                needed[path] = None  # damaged
-        older = [p for p in needed if (manifest.parse_name(p) or (0,))[0] < env_steps]
+        existing = list_checkpoints(self.directory)
+        needed = dict(self._segments)
+        for path in existing:
+            if path not in needed:
+                try:
+                    needed[path] = {*manifest.read_manifest(path)["segments"]}
+                except (OSError, ValueError, KeyError):
+                    needed[path] = None  # damaged
+        older = [p for p in existing if (manifest.parse_name(p) or (0,))[0] < env_steps]
         intact = [p for p in older if needed[p] is not None]
         kept = {target, *intact[max(len(intact) - keep + 1, 0) :]}
-        for path in needed:
+        for path in existing:
             if path not in kept:
                 manifest.delete(path)
+        self._segments = {path: needed[path] for path in kept}
         segments = {name for path in kept for name in needed[path] or ()}
         for path in (self.directory / ROWS).iterdir():
             if path.name not in segments:
