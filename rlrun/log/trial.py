@@ -12,6 +12,7 @@ Value: TypeAlias = bool | int | float | str
 # Keys that choose where to run and how to record, not what is computed.
 IGNORED = (
     "seed", "device", "run.dir", "run.max_time", "run.keep_checkpoints", "run.checkpoint_every",
+    "env.note", "env.needs_memory", "env.not_learned_by",
 )  # fmt: skip
 IGNORED_GROUPS = ("logger.", "checkpoint.", "sweep.", "resume.")
 NAMED = ("policy", "env", "seed")  # the first settings of a name

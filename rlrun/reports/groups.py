@@ -14,7 +14,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -25,8 +25,10 @@ from rlrun.reports import intervals
 from rlrun.reports.bounds import return_bounds
 from rlrun.reports.runs import Floats, RunData, finite, flatten, printable, resolve, score
 from rlrun.schema.override import read_overrides
+from rlrun.schema.run import EnvConfig
 
 _ENVIRONMENT = ("env.id", "env.kwargs", "env.eval_kwargs")  # where the score is measured
+_DEFAULTS = {f"env.{f.name}" for f in fields(EnvConfig) if "default_of" in f.metadata}
 _LONGEST = 60  # characters of a label
 TRIAL = " (trial)"  # runs by whose scores a search has chosen
 MISSING = "(no such key)"
@@ -187,8 +189,13 @@ def _settings(runs: Sequence[RunData], environments: Sequence[str]) -> list[dict
     """Return the keys of each run except those of its environment.
 
     Keys below ``env`` that are constant within every environment belong to it (env.stop_return).
+    Runs of an earlier version may lack one that is the default of another key, which tells.
     """
-    keys = [{n: v for n, v in relevant(run.keys).items() if not _is_environment(n)} for run in runs]
+    newer = {name for name in _DEFAULTS if any(name not in run.keys for run in runs)}
+    keys = [
+        {n: v for n, v in relevant(run.keys).items() if n not in newer and not _is_environment(n)}
+        for run in runs
+    ]
     places = dict.fromkeys(environments)
     if len(places) < 2:
         return folded(
@@ -256,7 +263,7 @@ def identity(config: dict[str, Any]) -> str:
     """Return a text that is equal for configs that compute the same, including the seed."""
     keys = dict(flatten(config))
     used = {"seed": keys.get("seed"), **relevant(keys)}
-    return _canonical({name: resolve(value, keys) for name, value in used.items()})
+    return _canonical({n: resolve(v, keys) for n, v in used.items() if n not in _DEFAULTS})
 
 
 def varying_keys(configs: Sequence[dict[str, Any]]) -> list[str]:

@@ -24,6 +24,15 @@ def test_the_seed_alone_makes_no_group(tmp_path):
     assert (first.setting, second.setting) == ("lr=0.001", "lr=0.5")
 
 
+def test_keys_that_change_no_number_make_no_group(tmp_path):
+    """A later version may add or change them."""
+    forge(tmp_path / "0", seed=0, env__not_learned_by=[])
+    forge(tmp_path / "1", seed=1, env__log_std_init=0.0, env__not_learned_by=["dqn"])
+    assert len(groups_of(tmp_path)) == 1
+    forge(tmp_path / "0", seed=0, env__log_std_init=0.5)
+    assert len(groups_of(tmp_path)) == 2
+
+
 def test_runs_without_a_score_stay_in_their_group(tmp_path):
     forge_seeds(tmp_path, [1.0, 2.0])
     forge(tmp_path / "2", seed=2, status="failed")
