@@ -51,8 +51,10 @@ class Line:
     @property
     def asks_for_sweep(self) -> bool:
         """True if Hydra's own overrides ask for a sweep."""
-        modes = [o.value for o in self.overrides if o.key == "hydra.mode"]
-        return bool(modes) and "MULTIRUN" in modes[-1]
+        if "hydra.mode" not in " ".join(self.overrides):
+            return False
+        cfg = self.composer.compose(self.overrides, sweep=True)
+        return str(cfg.hydra.mode) == "RunMode.MULTIRUN"
 
 
 def read_line(
