@@ -132,7 +132,10 @@ def check_dataset(config: Config, key: str, source_name: str, obs: Any, action: 
     """
     if not source_name.startswith("minari:") and not Path(source_name, "dataset.json").is_file():
         what = "has no dataset.json" if Path(source_name).is_dir() else "is not a directory"
-        allowed, fix = "a dataset directory", "make one with rlrun export RUN_DIR DATA_DIR"
+        allowed, fix = (
+            "a dataset directory is allowed",
+            "make one with rlrun export RUN_DIR DATA_DIR",
+        )
         raise config_error(f"buffer.{key}", source_name, what, allowed, fix)
     from rlrun.dataset import open_source
     from rlrun.types import Spec  # imports torch

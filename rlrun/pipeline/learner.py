@@ -160,7 +160,7 @@ class Means:
             saved.require(self.updates > 0, "learner.means.updates", "is 0, but there are sums")
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class _Updates:
     """Base class of the learners: the update of a sample, and the metrics and seconds of all."""
 
@@ -185,7 +185,7 @@ class _Updates:
         return update
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class Learner(_Updates):
     """Learns ``update_per_collect`` times per chunk, or ``replay_ratio`` rows per row."""
 
@@ -274,7 +274,7 @@ class Learner(_Updates):
         self.means.load_state_dict(state["means"])
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class RolloutLearner(_Updates):
     """Learns once from every rollout, as soon as it is collected."""
 

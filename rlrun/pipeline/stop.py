@@ -122,7 +122,7 @@ WAITS_FOR = {  # phase of the loop -> what it waits for
 _ENVIRONMENTS = ("collect", "chunk", "evaluate")  # phases in which users' code may never return
 
 
-@dataclass
+@dataclass(eq=False)
 class Watchdog:
     """A thread that watches ``pulse`` within the block.
 
