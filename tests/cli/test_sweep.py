@@ -104,8 +104,8 @@ def test_sweep_directories_are_never_shared(rlrun, build):
 
 
 def test_long_overrides_get_short_names(rlrun, build):
-    note = "x" * 300
-    assert rlrun("-m", "seed=0", f"env.note={note}0,{note}1").code == 0
+    key = "x" * 300
+    assert rlrun("-m", "seed=0", f"env.success={key}0,{key}1").code == 0
     assert [p.name for p in build.run_dirs] == ["0", "1"]
 
 
