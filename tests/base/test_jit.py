@@ -4,6 +4,7 @@ Private: tests cannot be a user without a home, or another user who places files
 that is compiled twice costs seconds alone, a stale one shows where rlrun itself is edited.
 """
 
+import gc
 import importlib
 import os
 import select
@@ -59,6 +60,40 @@ def test_code_is_read_from_a_private_directory_alone(tmp_path, monkeypatch):
     assert jit._private_directory() is None
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     assert jit._private_directory() is None
+
+
+@pytest.mark.skipif(not jit.COMPILED, reason="nothing is compiled")
+@pytest.mark.parametrize("collects", [True, False])
+def test_garbage_is_not_searched_for_while_a_kernel_compiles(monkeypatch, collects):
+    states = []
+
+    @jit.jit
+    def inner(x):
+        return x + 1
+
+    @jit.jit
+    def outer(x):
+        return inner(x) + 1
+
+    for kernel in (inner, outer):
+        compile = kernel._compiler.compile
+
+        def seen(*given, compile=compile):
+            states.append(gc.isenabled())
+            result = compile(*given)
+            states.append(gc.isenabled())
+            return result
+
+        monkeypatch.setattr(kernel._compiler, "compile", seen)
+        monkeypatch.setattr(kernel._cache, "load_overload", lambda *given: None)
+        monkeypatch.setattr(kernel._cache, "save_overload", lambda *given: None)
+    (gc.enable if collects else gc.disable)()
+    try:
+        assert outer(1) == 3
+        assert gc.isenabled() == collects
+    finally:
+        gc.enable()
+    assert states == [False] * 4
 
 
 COMPILES = """
