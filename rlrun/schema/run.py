@@ -185,6 +185,7 @@ class EnvConfig(Ranged):
     reward_scale: float = field(metadata=positive())
     gamma: float = field(metadata=unit() | default_of("policy.gamma"))
     log_std_init: float = field(metadata=default_of("policy.log_std_init"))
+    prev_inputs: bool = field(metadata=default_of("policy.prev_inputs"))
     stop_return: float | None = field(metadata=default_of("run.stop_return"))
     total_steps: int = field(metadata=positive() | default_of("run.total_steps"))
     eval_every: int = field(metadata=positive() | default_of("run.eval_every"))

@@ -115,6 +115,10 @@ def test_keys_of_the_environment_are_defaults_of_others(composer):
         given = (f"policy={policy}", "policy.gamma=0.25")
         assert read(composer, *given)["policy.gamma"] == 0.25
     assert read(composer, "env=halfcheetah", "policy=ppo")["policy.log_std_init"] == -0.7
+    for policy in ("ppo", "pqn", "dqn"):
+        for env, reads in (("multiarmed_bandit", True), ("cartpole", False)):
+            found = read(composer, f"env={env}", f"policy={policy}")
+            assert found["policy.prev_inputs"] == reads
     for key in ("total_steps", "stop_return"):
         assert found[f"run.{key}"] == found[f"env.{key}"]
         assert read(composer, f"env.{key}=77")[f"run.{key}"] == 77
@@ -129,7 +133,7 @@ learner.learning_starts=7 | run.stop_return=12.5 | env.max_episode_steps=33 | en
 env.eval_every=17 | env.eval_episodes=17 | env.warmup_steps=17 | env.success=won
 policy.learn_unroll_len=30
 pipeline.weights_every=77 | pipeline.address='here:6379' | policy.gamma=0.5 | env.gamma=0.5
-policy.amplitude=0.5 | policy.log_std_init=-0.5
+policy.amplitude=0.5 | policy.log_std_init=-0.5 | policy.prev_inputs=true
 policy.target_update_every=7 policy.target_tau=null | policy.max_grad_norm=7 | policy.reward_scale=3
 policy.target_tau=0.25 policy.target_update_every=null | policy.priority_eta=0.5
 policy.reward_clip=1 | policy.choices=[[1,2],3] policy.script=cycle
@@ -167,6 +171,7 @@ OTHERS = {  # where that is the old one
     "policy.distribution": "none",
     "torso.activation": "elu",
     "policy.double": "true",
+    "policy.prev_inputs": "false",
 }
 SCHEDULE = {"kind": "cosine", "start": 0.625, "end": 0.75, "over": 50.0}
 
