@@ -58,7 +58,8 @@ def test_a_run_is_that_of_the_command_line(tmp_path, trained):
     assert run.record["digest"] == other.record["digest"]
     assert {p.name for p in run.directory.iterdir()} == {p.name for p in (tmp_path / "r").iterdir()}
     said, said_there = (messages(path / "rlrun.log") for path in (run, other))
-    assert said == said_there
+    late = "came after"  # of a step, while others compile on the same cores
+    assert [m for m in said if late not in m] == [m for m in said_there if late not in m]
     assert run.record["command"] == ["rlrun", *RUNS["dqn"], *SMOKE, run.record["command"][-2], "-q"]
 
 

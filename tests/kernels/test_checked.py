@@ -69,10 +69,13 @@ def test_an_edited_loss_is_run_as_written(name, monkeypatch, caplog):
     ours, text, plan = policy_of(words), policy_of(words, text=True), make_plan(config(*words))
     assert backend_used(ours, plan).name == "numpy"
     for sample in samples_of(words, 2):
-        ours.update(sample)
-        text.update(sample)
+        one, two = ours.update(sample), text.update(sample)
+        losses = [[x for k, x in u.metrics.items() if "loss" in k] for u in (one, two)]
+        assert losses[1]
+        torch.testing.assert_close(*losses, rtol=1e-5, atol=1e-6)
     assert ours.kernel is None
-    assert all(torch.equal(x, text.weights()[k]) for k, x in ours.weights().items())
+    # their weights have other alignments, by which torch's products round (AVX2)
+    torch.testing.assert_close(ours.weights(), text.weights(), rtol=1e-6, atol=1e-7)
     (message,) = caplog.messages
     assert "learner.backend=torch" in message
     assert backend_used(ours, plan).name == "torch"
