@@ -214,6 +214,33 @@ def expire_lines(table: Arrays, tail: int, head: int, oldest: int, size: int) ->
 
 
 @jit
+def live_slots(alive: np.ndarray, heads: np.ndarray, tails: np.ndarray, capacity: int,
+               share: np.ndarray, out: np.ndarray, found: int) -> int:  # fmt: skip
+    """Write the live slots at ``share`` of the candidates to ``out`` from ``found`` on.
+
+    A candidate is a slot that may hold a window: as many in every part of the table as the one
+    with most windows has, most of them live.
+
+    Args:
+        heads, tails: int64 [J], windows so far in each of J parts, and the oldest that may live.
+        share: float64 [n] in [0, 1).
+
+    Returns the number of slots found, those before included.
+    """
+    parts, rows = len(heads), 0 * capacity  # a literal 0 is another type
+    for j in range(parts):
+        rows = max(rows, heads[j] - tails[j])
+    for i in range(len(share)):
+        number = min(int(share[i] * (rows * parts)), rows * parts - 1)
+        j = number % parts
+        slot = j * capacity + (tails[j] + number // parts) % capacity
+        if alive[slot]:
+            out[found] = slot
+            found += 1
+    return found
+
+
+@jit
 def row_spans(ring: Arrays, slots: np.ndarray, heads: np.ndarray, nstep: int) -> np.ndarray:
     """Return the ``Spans.lines`` of windows of one row and the ``nstep`` rows after it.
 

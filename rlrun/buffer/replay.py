@@ -230,16 +230,11 @@ class WindowTable:
         slots = np.flatnonzero(self.alive)
         return slots[np.argsort(self.keys(slots))]
 
-    @property
-    def num_candidates(self) -> int:
-        """Return the number of ``candidates``, most of which hold a live window."""
-        return int((self.heads - self.tails).max()) * self.columns
-
-    def candidates(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (slots, whether each holds a live window) of candidates 0..num_candidates-1."""
-        row, column = np.divmod(number, self.columns)
-        slots = column * self.capacity + (self.tails[column] + row) % self.capacity
-        return slots, self.alive[slots]
+    def live_slots(self, share: np.ndarray, out: np.ndarray, found: int = 0) -> int:
+        """Write the live slots at ``share`` of the candidates; see ``kernels.live_slots``."""
+        places = self.alive, self.heads, self.tails, self.capacity
+        count: int = kernels.live_slots(*places, share, out, found)
+        return count
 
     def spans(self, slots: np.ndarray) -> Spans:
         """Return the rows of the windows in ``slots``."""
@@ -481,10 +476,9 @@ class Replay:
 
     def random_windows(self, count: int, generator: np.random.Generator) -> Segment:
         """Return at most ``count`` windows, drawn uniformly with ``generator``."""
-        candidates = self.windows.num_candidates
-        number = generator.integers(max(candidates, 1), size=count if candidates else 0)
-        slots, live = self.windows.candidates(number)
-        return self.read_slots(slots[live])
+        slots = np.empty(count, np.int64)
+        found = self.windows.live_slots(generator.random(count), slots) if len(self) else 0
+        return self.read_slots(slots[:found])
 
     def peek(self, count: int, generator: np.random.Generator, env_steps: int) -> "Peek | None":
         """Return ``count`` windows of the sampler's quantiles, None without any.

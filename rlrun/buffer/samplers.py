@@ -34,13 +34,11 @@ class Uniform:
     def draw(self, table: Any, batch: int, env_steps: int) -> tuple[np.ndarray, np.ndarray]:
         """Return slots int64 [batch] and importance weights float32 [batch].
 
-        Dead candidates are redrawn.
+        Numbers that fall on slots without a window are redrawn.
         """
-        slots, live = table.candidates(self.generator.integers(table.num_candidates, size=batch))
-        while not live.all():
-            missing = np.flatnonzero(~live)
-            number = self.generator.integers(table.num_candidates, size=len(missing))
-            slots[missing], live[missing] = table.candidates(number)
+        slots, found = np.empty(batch, np.int64), 0
+        while found < batch:
+            found = table.live_slots(self.generator.random(batch - found), slots, found)
         return slots, np.ones(batch, np.float32)
 
     def update(self, slots: np.ndarray, priority: np.ndarray) -> None:
@@ -63,10 +61,8 @@ class Uniform:
         The slots are those at fixed quantiles of the sampling distribution. Metrics of sampled
         windows are then a function of the stored windows, without random numbers.
         """
-        count = table.num_candidates
-        number = (np.arange(PROBES) + _OFFSETS) * (count / PROBES)
-        slots, live = table.candidates(np.minimum(number.astype(np.int64), count - 1))
-        return slots[live], None
+        slots = np.empty(PROBES, np.int64)
+        return slots[: table.live_slots((np.arange(PROBES) + _OFFSETS) / PROBES, slots)], None
 
     def check(self, live: np.ndarray) -> str | None:
         """Return a broken invariant, or None. ``live``: the slots of the stored windows."""

@@ -61,6 +61,7 @@ def make_env(
     agents: AgentsConfig | None = None,
     resumable: bool = False,
     render: bool = False,
+    compiled: bool = False,
 ) -> Env:
     """Return ``num_envs`` environments that step together and emit NEXT_STEP rows.
 
@@ -82,6 +83,8 @@ def make_env(
         render: environment 0 can be drawn (``Env.render``). Rows are those without it: a native
             vector environment of Gymnasium's CartPole is drawn as it is, for others the single
             environments step in this process.
+        compiled: most rows will be made by a compiled step of the native vector environment, which
+            pays for a single environment, too.
 
     Raises:
         ConfigError: no such environment, or it cannot be made from this config.
@@ -93,7 +96,7 @@ def make_env(
     with SettingsKept():
         if not evaluate:  # only when a run begins
             mask_warned.discard(config.id)
-        env = maker.make(num_envs, resumable=resumable, several=num_envs > 1)
+        env = maker.make(num_envs, resumable=resumable, several=num_envs > 1 or compiled)
     registered, known = _known.get(repr((config, agents)), (None, None))
     if known is not None and registered is _registered(config.id):
         copies = [None, (env.obs_space, env.action_space)]  # the first has unknown spaces

@@ -1,4 +1,4 @@
-"""Rollouts of on-policy policies in environments with a compiled step: one call for all rows."""
+"""Rollouts of policies with a kernel in environments with a compiled step: one call a chunk."""
 
 import copy
 import logging
@@ -478,7 +478,7 @@ class CompiledRollout(CompiledRows):
     """Collects rows of a ``Collector``."""
 
     def __init__(
-        self, kernel: CompiledLearner, env: Env, actor: Actor, task: CartPole | Classic
+        self, kernel: CompiledLearner | DQNKernel, env: Env, actor: Actor, task: CartPole | Classic
     ) -> None:
         super().__init__(kernel, env, task)
         self.actor = actor
@@ -487,7 +487,8 @@ class CompiledRollout(CompiledRows):
     def of(cls, collector: Any) -> "CompiledRollout | None":
         """Return the compiled rows of a ``Collector``, or None if it needs its own loop."""
         c, kernel = collector.config, collector.policy.kernel
-        plain = isinstance(kernel, CompiledLearner) and c.unit == "step" and not c.keep_info
+        known = isinstance(kernel, CompiledLearner | DQNKernel)
+        plain = known and c.unit == "step" and not c.keep_info
         task = task_of(collector.env.native)
         if not plain or collector.stack is not None or task is None:
             return None

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 # These collect or evaluate by compiled calls, or act by them, where environment and settings allow.
 ACTORS = dict.fromkeys(("ppo", "a2c", "impala", "pqn", "dqn"), "rlrun.kernels.acting:CompiledActor")
 EPISODES = dict.fromkeys(ACTORS, "rlrun.kernels.episodes:CompiledEpisodes")
-ROLLOUTS = dict.fromkeys(("ppo", "a2c", "impala", "pqn"), "rlrun.kernels.rollouts:CompiledRollout")
+ROLLOUTS = dict.fromkeys(ACTORS, "rlrun.kernels.rollouts:CompiledRollout")
 
 
 def policy_class(name: str) -> type[Any]:
@@ -309,9 +309,12 @@ def make_collector(
     config, c = plan.config, plan.config.collector
     lent = (config.env.success,) if config.env.instances and config.env.success else ()
     kept = tuple(dict.fromkeys((*c.keep_info, *lent)))  # ``lent``: for the evaluator
+    name = config.policy.name
+    compiled = plan.backend.name == "numpy" and name in ROLLOUTS and not config.env.instances
     env = make_env(
-        config.env, num_envs=c.num_envs, keep_info=kept, agents=config.agents, resumable=True
-    )
+        config.env, num_envs=c.num_envs, keep_info=kept, agents=config.agents, resumable=True,
+        compiled=compiled,
+    )  # fmt: skip
     by_window, policy = plan.window is not None and c.unit == "window", make_policy(plan)
     policy.generator = random or policy.generator
     collector = Collector(
@@ -319,8 +322,8 @@ def make_collector(
         seed=plan.env_seeds.collect, cutter=make_cutter(plan) if by_window else None,
         stack=make_frame_stack(config.env.frame_stack, env.obs_space, plan.columns),
     )  # fmt: skip
-    name, has_kernel = config.policy.name, getattr(collector.policy, "kernel", None) is not None
-    if name in ROLLOUTS and has_kernel and not config.env.instances:
+    has_kernel = getattr(collector.policy, "kernel", None) is not None
+    if compiled and has_kernel:
         collector.compiled = resolve_name(ROLLOUTS[name]).of(collector)
     if name in ACTORS and has_kernel and collector.compiled is None:
         collector.actor = resolve_name(ACTORS[name]).of(collector) or collector.actor

@@ -53,7 +53,8 @@ RUNS = {  # algorithm -> its overrides; (env steps, times as fast as the peer th
             "policy=dqn", "env=cartpole", "torso.hidden=[256,256]", "policy.dueling=false",
             "policy.nstep=1", "policy.target_tau=0.02", "policy.gamma=0.99",
             "collector.num_envs=1", "collector.n_sample=8", "learner.batch_size=64",
-            "learner.replay_ratio=64", "learner.learning_starts=1000",
+            "learner.replay_ratio=64", "learner.learning_starts=1000", "policy.lr=1e-3",
+            "explore=schedule", "explore.epsilon.kind=linear", "explore.epsilon.start=1",
         ),
         ((20_000, 2.5),),
     ),
@@ -102,10 +103,10 @@ def jax(o: Namespace) -> list[Row]:
 
 def overrides(name: str, env_steps: int) -> list[str]:
     """Return those of a run that is evaluated once, at its end."""
-    half = [f"explore.epsilon.over={env_steps // 2}"] if name.startswith("pqn") else []
+    half = [f"explore.epsilon.over={env_steps // 2}"]  # as rejax
     return [
         *RUNS[name][0],
-        *half,
+        *half * name.startswith(("pqn", "dqn")),
         f"run.eval_every={env_steps}",
         f"logger.every={env_steps // 100}",
     ]

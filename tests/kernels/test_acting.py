@@ -15,13 +15,13 @@ from tests.kernels.test_rollouts import same_rows, same_states
 pytestmark = pytest.mark.skipif(not COMPILED, reason="actions are compiled by numba")
 CASES = {
     "ppo": ("policy=ppo", "env=tmaze"),
-    "one environment": ("policy=a2c", "collector.num_envs=1"),
+    "one environment": ("policy=a2c", "collector.num_envs=1", "env.backend=sync"),
     "stacked frames": ("policy=ppo", "env.frame_stack=2"),
     "impala": ("policy=impala", "env=tmaze"),
     "pqn": ("policy=pqn", "env=tmaze", "policy.dueling=true", "policy.head_hidden=[5]"),
-    "pqn, one": ("policy=pqn", "collector.num_envs=1", "learner.batch_size=50"),
-    "dqn": ("policy=dqn",),
-    "dqn, several": ("policy=dqn", "collector.num_envs=3", "policy.dueling=true"),
+    "pqn, one": ("policy=pqn", "collector.num_envs=1", "learner.batch_size=50", "env.backend=sync"),
+    "dqn": ("policy=dqn", "env.backend=sync"),
+    "dqn, several": ("policy=dqn", "collector.num_envs=3", "policy.dueling=true", "env=tmaze"),
     "box": ("policy=ppo", "env=tracking"),
     "normalised": ("policy=a2c", "env=tracking", "policy.normalize_obs=true"),
 }

@@ -22,6 +22,8 @@ CASES = {
     "pendulum": ("policy=ppo", "env=pendulum", SHORT),
     "normalised": ("policy=a2c", "env=mountaincar_continuous", "policy.normalize_obs=true", SHORT),
     "mountaincar": ("policy=pqn", "env=mountaincar", "env.kwargs={goal_velocity: 0.01}", SHORT),
+    "dqn": ("policy=dqn", "collector.n_sample=256", SHORT),
+    "one environment": ("policy=dqn", "collector.num_envs=1", "collector.n_sample=256", SHORT),
 }
 
 
@@ -87,7 +89,7 @@ def test_the_comparison_and_the_rows_need_one_compilation(words, collector_of, m
     assert len(types) == 1
 
 
-@pytest.mark.parametrize("name", ["ppo", "pqn"])
+@pytest.mark.parametrize("name", ["ppo", "pqn", "dqn"])
 def test_a_restored_collector_goes_on_bit_for_bit(name, collector_of):
     ours, again = (collector_of(f"policy={name}") for _ in range(2))
     ours.collect()
@@ -143,7 +145,7 @@ def test_another_actor_is_found(epsilon, collector_of, monkeypatch, caplog):
 @pytest.mark.parametrize(
     "words",
     [("policy=ppo", x) for x in ("learner.backend=torch", "env.frame_stack=2", "env=tmaze",
-     "collector.num_envs=1", "collector.unit=episode")]
+     "env.backend=sync", "collector.unit=episode")]
     + [("policy=pqn", "explore=boltzmann")],
     ids=str,
 )  # fmt: skip
