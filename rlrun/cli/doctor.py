@@ -59,10 +59,11 @@ def facts() -> Iterator[Fact]:
         cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     yield from cpu_facts(cpuinfo)
     from rlrun import blas
-    from rlrun.config.backend import KERNELS
+    from rlrun.config.backend import KERNELS, RECURRENT_KERNELS
 
     yield "blas", blas.description()
-    yield "kernels", f"numpy updates of policy={', '.join(KERNELS)} where learner.backend can"
+    names = ", ".join(KERNELS | RECURRENT_KERNELS)
+    yield "kernels", f"numpy updates of policy={names} where learner.backend can"
     yield "cores", cores()
     if hasattr(os, "getloadavg"):
         yield "load", f"{os.getloadavg()[0]:.1f} over the last minute"

@@ -9,8 +9,7 @@ from rlrun.blas import sgemm
 from rlrun.spaces import Tree
 
 BackendName = Literal["numpy", "torch"]
-KERNELS = {  # policy -> the kernel of exactly its class
-    "r2d2": "rlrun.kernels.r2d2:R2D2Kernel",
+KERNELS = {  # policy -> the kernel of exactly its class, without a memory
     "dqn": "rlrun.kernels.dqn:DQNKernel",
     "sac": "rlrun.kernels.sac_td3:SACKernel",
     "td3": "rlrun.kernels.sac_td3:TD3Kernel",
@@ -20,10 +19,18 @@ KERNELS = {  # policy -> the kernel of exactly its class
     "impala": "rlrun.kernels.on_policy:OnePassKernel",
     "pqn": "rlrun.kernels.on_policy:PQNKernel",
 }
+RECURRENT_KERNELS = {  # with a memory of ``GATED``
+    "r2d2": "rlrun.kernels.r2d2:R2D2Kernel",
+    "ppo": "rlrun.kernels.recurrent:RecurrentPPOKernel",
+    "a2c": "rlrun.kernels.recurrent:RecurrentOnePassKernel",
+    "impala": "rlrun.kernels.recurrent:RecurrentOnePassKernel",
+    "pqn": "rlrun.kernels.recurrent:RecurrentPQNKernel",
+}
 GATED = "lstm", "gru"  # memories with compiled loops
 _MOST_UNITS = 128  # of one; measured: 0.5 of torch's time at 32 units, 0.8 to 0.9 at 128
 _MOST_LSTM = 64  # units beside autograd; of torch's time 0.4 to 0.9 at 64, 1.3 to 1.7 at 128
-_WIDEST = 256  # units of a layer of PPO and PQN; measured: 0.5 of torch's time at 256, 0.9 at 512
+_WIDEST = 256  # units of a layer of PPO and PQN; measured: 0.5 of torch's time at 256, 0.9 at 512,
+# and of a memory of an on-policy policy: 0.2 to 0.4 of torch's time at 32, 0.5 to 0.7 at 256
 _MOST_THREADS = 2  # of torch, faster with more than the kernel's one, measured from 64 units on
 
 
@@ -51,8 +58,14 @@ def choose_backend(config: schema.Config, obs: gym.Space[Any], threads: int) -> 
         compiled = _compiled_memory(config, threads)
         also = f"; {config.memory.name} in compiled loops" if compiled else ""
         return Backend("torch", obstacle + also, compiled)
-    memory = f"and {config.memory.name} " if isinstance(config.policy, schema.R2D2Config) else ""
+    memory = f"and {config.memory.name} " if config.memory.name in GATED else ""
     return Backend("numpy", f"linear layers {memory}in float32 on the CPU")
+
+
+def kernel_name(config: schema.Config) -> str | None:
+    """Return ``module:Class`` of the kernel for a policy and its memory, or None."""
+    kernels = RECURRENT_KERNELS if config.memory.name in GATED else KERNELS
+    return kernels.get(config.policy.name)
 
 
 def _compiled_memory(config: schema.Config, threads: int) -> bool:
@@ -60,17 +73,18 @@ def _compiled_memory(config: schema.Config, threads: int) -> bool:
     c = config.learner
     plain = config.device == "cpu" and c.precision == "float32" and not c.compile
     wide = config.memory.name == "lstm" and config.memory.hidden > _MOST_LSTM
-    if not plain or config.memory.name not in GATED or wide or _slow_memory(config, threads):
+    slow = _slow_memory(config, threads, _MOST_UNITS)
+    if not plain or config.memory.name not in GATED or wide or slow:
         return False
     from rlrun.jit import COMPILED
 
     return COMPILED and sgemm() is not None
 
 
-def _slow_memory(config: schema.Config, threads: int) -> str | None:
-    """Return why torch unrolls a memory faster; None: it does not."""
-    if config.memory.hidden > _MOST_UNITS:
-        return f"memory.hidden={config.memory.hidden}: torch is faster above {_MOST_UNITS}"
+def _slow_memory(config: schema.Config, threads: int, most: int) -> str | None:
+    """Return why torch unrolls a memory faster than loops for ``most`` units; None: it does not."""
+    if config.memory.hidden > most:
+        return f"memory.hidden={config.memory.hidden}: torch is faster above {most}"
     if threads > _MOST_THREADS:
         return f"{threads} threads of torch are faster than the one of a kernel"
     return None
@@ -81,17 +95,17 @@ def _slower(config: schema.Config, threads: int) -> str | None:
     widest = max(config.torso.hidden, default=0)
     if isinstance(config.policy, schema.PPOConfig | schema.PQNConfig) and widest > _WIDEST:
         return f"torso.hidden={list(config.torso.hidden)}: torch is faster above {_WIDEST}"
-    recurrent = isinstance(config.policy, schema.R2D2Config)
-    return _slow_memory(config, threads) if recurrent else None
+    most = _WIDEST if config.policy.on_policy else _MOST_UNITS
+    return _slow_memory(config, threads, most) if config.memory.name in GATED else None
 
 
 def numpy_obstacle(config: schema.Config, obs: gym.Space[Any]) -> str | None:
     """Return the setting that no kernel supports; None: one supports the update."""
-    policy = config.policy
-    kinds = {schema.POLICY_CONFIGS[name] for name in KERNELS}
-    if type(policy) not in kinds or ":" in policy.name:  # a user's class, mypkg.mod:Class
-        return f"policy {policy.name} has no kernel"
-    recurrent = isinstance(policy, schema.R2D2Config)
+    policy, name = config.policy, config.policy.name
+    kinds = {schema.POLICY_CONFIGS[name] for name in (*KERNELS, *RECURRENT_KERNELS)}
+    if type(policy) not in kinds or ":" in name:  # a user's class, mypkg.mod:Class
+        return f"policy {name} has no kernel"
+    recurrent = config.memory.name in GATED and name in RECURRENT_KERNELS
     if isinstance(policy, schema.DQNConfig | schema.R2D2Config):
         plain = {"trace": "nstep", "distribution": "none", "noisy": None, "munchausen": None}
         for key, value in plain.items():
@@ -100,10 +114,10 @@ def numpy_obstacle(config: schema.Config, obs: gym.Space[Any]) -> str | None:
     several = policy.window is not None and policy.window[:2] != (0, 1)
     with_past = schema.ActionValueConfig | schema.ControlConfig | schema.OnPolicyConfig
     reads_past = isinstance(policy, with_past) and policy.prev_inputs
-    c, memories = config.learner, GATED if recurrent else ("none",)
+    c, bare = config.learner, config.memory.name == "none" and name in KERNELS
     for unsupported, setting in (
         (config.torso.name != "mlp", f"torso={config.torso.name}"),
-        (config.memory.name not in memories, f"memory={config.memory.name}"),
+        (not (recurrent or bare), f"memory={config.memory.name}"),
         (not recurrent and several, "windows of several rows"),
         (not recurrent and reads_past, "policy.prev_inputs=true"),
         (c.precision != "float32", f"learner.precision={c.precision}"),

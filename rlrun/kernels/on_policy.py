@@ -1,4 +1,4 @@
-"""Compiled passes of PPO, A2C, IMPALA and PQN over a rollout.
+"""Compiled passes of PPO, A2C, IMPALA and PQN without a memory over a rollout.
 
 One call makes all minibatches of an update: between two products there is nothing but compiled
 loops.
@@ -6,6 +6,7 @@ loops.
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, cast
 
 import gymnasium as gym
@@ -84,17 +85,29 @@ def gae(
 
 @leaf
 @jit_ieee
-def moments(x: Any, index: Any) -> tuple[float, float]:
-    """Return (mean, 1 / (std + 1e-8)) of x[index], (0, 1) of a single row; see ``standardise``."""
-    count = len(index)
+def count_rows(rows: Any) -> int:
+    """Return how many ``rows`` are learned: those that are not negative."""
+    count = 0
+    for i in range(len(rows)):
+        count += rows[i] >= 0
+    return count
+
+
+@leaf
+@jit_ieee
+def moments(x: Any, rows: Any, count: int) -> tuple[float, float]:
+    """Return (mean, 1 / (std + 1e-8)) of the ``count`` learned rows, (0, 1) of a single one.
+
+    See ``standardise``.
+    """
     if count < 2:
         return 0.0, 1.0
     mean, square = 0.0, 0.0
-    for i in range(count):
-        mean += x[index[i]]
+    for i in range(len(rows)):
+        mean += x[rows[i]] if rows[i] >= 0 else 0.0
     mean /= count
-    for i in range(count):
-        apart = x[index[i]] - mean
+    for i in range(len(rows)):
+        apart = x[rows[i]] - mean if rows[i] >= 0 else 0.0
         square += apart * apart
     return mean, 1 / (math.sqrt(square / (count - 1)) + 1e-8)
 
@@ -168,21 +181,25 @@ def actor_critic_loss(
 ) -> None:  # fmt: skip
     """Write the gradients of ``PPO.loss`` or ``OnePassLearner.loss`` for ``rows`` of the rollout.
 
-    ``outputs``, ``grads``: the policy's outputs [n, K] and V [n, 1], and their gradients.
-    ``p`` [K] and ``entropies`` [choices] are overwritten. Others: see ``actor_critic_passes``.
+    Negative rows are padding, without gradients. ``outputs``, ``grads``: the policy's outputs
+    [n, K] and V [n, 1], and their gradients. ``p`` [K] and ``entropies`` [choices] are overwritten.
+    Others: see ``actor_critic_passes``.
     """
     _, action, behaviour, advantage, target, old = rollout
     clip, value_clip, value_coef, entropy_coef, _, standardised, surrogate = rule
     (z, value), (dz, dv) = outputs, grads
-    count = len(rows)
+    count = count_rows(rows)
     share, low, high = F(1 / max(1, count)), F(1 - clip), F(1 + clip)
-    mean, inverse = moments(advantage, rows) if standardised > 0 else (0.0, 1.0)
+    mean, inverse = moments(advantage, rows, count) if standardised > 0 else (0.0, 1.0)
     weight = F(-entropy_coef) * share
     metrics[:] = 0.0
     if log_std is not None:
         log_std[1][:] = ZERO
-    for i in range(count):
+    for i in range(len(rows)):
         r = rows[i]
+        if r < 0:
+            dz[i] = dv[i] = ZERO
+            continue
         if log_std is None:
             log_prob, entropy = choices(z[i], action[r], sizes, p, entropies)
         else:
@@ -271,7 +288,7 @@ def actor_critic_passes(
 # -- PQN -------------------------------------------------------------------------------------------
 
 # Metrics of ``pqn_passes``, in this order.
-LOSS, TD_ABS, Q_TAKEN, TARGET = range(4)
+LOSS, TD_ABS, Q_TAKEN, TARGET, VALID = range(5)
 
 
 @jit_ieee
@@ -307,6 +324,33 @@ def lambda_return(
             target[t, b] = following
 
 
+@inner
+@jit_ieee
+def action_value_loss(
+    rows: Any, rollout: Any, q: Any, advantage: Any, value: Any, dueling: bool, metrics: Any
+) -> None:
+    """Write the gradients of ``PQN.loss`` for ``rows`` of the rollout, negative ones: padding.
+
+    ``rollout``: inputs, action, target. ``q`` [n, A]. ``advantage``, ``value``: gradients of the
+    heads' outputs, see ``action_values_backward``. ``metrics`` [5]: to be filled.
+    """
+    _, action, target = rollout
+    count = count_rows(rows)
+    share = F(1 / max(1, count))
+    metrics[:] = 0.0
+    metrics[VALID] = count / len(rows)
+    for i in range(len(rows)):
+        taken, error = 0 * rows[i], ZERO
+        if rows[i] >= 0:
+            taken = action[rows[i]]
+            error = q[i, taken] - target[rows[i]]
+            metrics[LOSS] += HALF * error * error * share
+            metrics[TD_ABS] += abs(error) * share
+            metrics[Q_TAKEN] += q[i, taken] * share
+            metrics[TARGET] += target[rows[i]] * share
+        action_values_backward(advantage, value, dueling, i, taken, error * share)
+
+
 @jit_ieee
 def pqn_passes(
     layers: Any, heads: Any, optimiser: Any, work: Any, rollout: Any, batches: Any, q: Any,
@@ -316,33 +360,23 @@ def pqn_passes(
 
     Arguments are those of ``actor_critic_passes``, except heads: numbers of the layers of the
     advantages and of the value (-1: none); rollout: inputs, action [T B], target [T B]; metrics
-    [4].
+    [5].
     """
     rows, x, h, unit, inverse, d = work
     kind, state, most, lr, eps = optimiser
     p, g = state[0], state[1]
-    obs, action, target = rollout
     valid_rows, orders, bounds = batches
     norm, passes, parts = 0.0, 0, len(bounds) - 1
     for epoch in range(len(orders)):
         for k in range(parts):
             count = bounds[k + 1] - bounds[k]
             if parts > 1 or epoch == 0:
-                choose(valid_rows, orders, epoch, bounds[k], bounds[k + 1], obs, x, rows)
+                choose(valid_rows, orders, epoch, bounds[k], bounds[k + 1], rollout[0], x, rows)
             forward(layers, p, x, count, h, unit, inverse)
             action_values(h, layers, heads, count, q[:count])
             advantage = part(d, layers[heads[0]], count)
             value = part(d, layers[max(heads[1], 0)], count)
-            share = F(1 / max(1, count))
-            metrics[:] = 0.0
-            for i in range(count):
-                taken = action[rows[i]]
-                error = q[i, taken] - target[rows[i]]
-                action_values_backward(advantage, value, heads[1] >= 0, i, taken, error * share)
-                metrics[LOSS] += HALF * error * error * share
-                metrics[TD_ABS] += abs(error) * share
-                metrics[Q_TAKEN] += q[i, taken] * share
-                metrics[TARGET] += target[rows[i]] * share
+            action_value_loss(rows[:count], rollout, q, advantage, value, heads[1] >= 0, metrics)
             backward(layers, p, g, x, count, count, h, unit, inverse, d)
             norm = step(kind, state, most, lr, eps)
             if not np.isfinite(norm):
@@ -354,7 +388,7 @@ def pqn_passes(
 # -- kernels ---------------------------------------------------------------------------------------
 
 
-class CompiledLearner(ABC):
+class CompiledLearner:
     """Base class of the kernels: the packed network and its arrays."""
 
     function: Any  # the compiled one
@@ -375,10 +409,6 @@ class CompiledLearner(ABC):
         if rows > self.room:
             x = np.zeros(rows * self.net.inputs, np.float32)
             self.room, self.work = rows, (np.zeros(rows, np.int64), x, *self.net.work(rows))
-
-    @abstractmethod
-    def passes(self, rows: RolloutRows, batches: Batches, lr: float, env_steps: int) -> Passes:
-        """Make all gradient steps on a rollout in a compiled call; see ``PassesKernel``."""
 
     def outputs(self, obs: np.ndarray) -> list[np.ndarray]:
         """Return what is read of the network [N, *] for inputs [N, F]; see ``read``.
@@ -410,35 +440,19 @@ TERMS = tuple(  # metrics of ``actor_critic_passes``
 )
 
 
-def explained_variance(value: np.ndarray, target: np.ndarray, rows: np.ndarray) -> float:
-    """Return ``functional.policy.explained_variance`` of ``rows``."""
+def explained_variance(value: np.ndarray, target: np.ndarray, index: torch.Tensor) -> float:
+    """Return ``functional.policy.explained_variance`` of the rows ``index``."""
+    rows = index.numpy()
     x = target[rows].astype(np.float64)
     total, mean = (x.var(), x.mean()) if len(x) else (0.0, 0.0)
     varies = total > 1e-10 * (total + mean * mean)
     return float(1 - (x - value[rows]).var() / total) if varies else 0.0
 
 
-class ActorCriticKernel(CompiledLearner):
-    """Base class for policies with an ``ActorCritic``."""
+class ActorCriticTerms(ABC):
+    """The update of a policy with an ``ActorCritic``, but for the passes of its network."""
 
-    function = staticmethod(actor_critic_passes)
-
-    def __init__(self, policy: PPO | OnePassLearner[Any]) -> None:
-        actor_critic: ActorCritic = policy.net
-        torsos = [cast("MLP", t.torso) for t in actor_critic.trunks]
-        super().__init__(policy, torsos[0].space)
-        net = self.net
-        shared = net.add(torsos[0].layers, -1)
-        policy_head = net.add(actor_critic.policy, shared)  # acting computes the layers up to here
-        value_input = shared if len(torsos) == 1 else net.add(torsos[1].layers, -1)
-        self.heads = policy_head, net.add(actor_critic.value, value_input)
-        self.layers, self.sizes = net.table(), np.array(actor_critic.sizes, np.int64)
-        log_std = actor_critic.log_std
-        self.log_std, self.log_std_place = None, slice(0)
-        if log_std is not None:
-            start = net.offset(log_std)
-            self.log_std_place = place = slice(start, start + log_std.numel())
-            self.log_std = net.values[place], net.grads[place]
+    policy: Any
 
     @abstractmethod
     def targets(
@@ -453,24 +467,39 @@ class ActorCriticKernel(CompiledLearner):
     def rule(self, env_steps: int) -> tuple[float, ...]:
         """Return the constants of the loss; see ``actor_critic_passes``."""
 
-    def passes(self, rows: RolloutRows, batches: Batches, lr: float, env_steps: int) -> Passes:
-        self.reserve(batches)
+    @abstractmethod
+    def evaluate(
+        self, rows: RolloutRows, obs: Any, batches: Batches
+    ) -> tuple[Any, np.ndarray, np.ndarray]:
+        """Return (what ``run`` reads of the rows, the policy's outputs [(T + 1) B, K], V).
+
+        ``obs``: normalised.
+        """
+
+    @abstractmethod
+    def run(
+        self, rollout: Any, batches: Batches, rates: Sequence[float], rule: tuple[float, ...],
+        metrics: np.ndarray,
+    ) -> tuple[int, float]:  # fmt: skip
+        """Make all passes; see ``actor_critic_passes``. Return its result."""
+
+    def passes(
+        self, rows: RolloutRows, batches: Batches, rates: Sequence[float], env_steps: int
+    ) -> Passes:
+        """Make all gradient steps on a rollout; see ``PassesKernel``."""
         moments, (steps, columns) = self.policy.net.moments, rows.valid.shape
-        obs = self.inputs(rows.obs if moments is None else moments(rows.obs))
-        params, value = self.outputs(obs)
+        obs = rows.obs if moments is None else moments(rows.obs)
+        inputs, params, value = self.evaluate(rows, obs, batches)
         value = value.reshape(steps + 1, columns)
         advantage, target = self.targets(rows, params, value)
-        explained = explained_variance(value[:-1].reshape(-1), target.reshape(-1), batches.rows)
+        explained = explained_variance(value[:-1].reshape(-1), target.reshape(-1), rows.index)
         rollout = (
-            obs, rows.action.reshape(steps * columns, -1).float().numpy(),
+            inputs, rows.action.reshape(steps * columns, -1).float().numpy(),
             rows.behaviour_log_prob.reshape(-1).numpy(), advantage.reshape(-1), target.reshape(-1),
             value.reshape(-1),
         )  # fmt: skip
         metrics = np.zeros(5)
-        count, norm = self.function(
-            self.layers, self.heads, self.net.optimiser(lr), self.work, rollout, batches,
-            self.sizes, self.log_std, self.rule(env_steps), metrics,
-        )  # fmt: skip
+        count, norm = self.run(rollout, batches, rates, self.rule(env_steps), metrics)
         c, (policy_loss, value_loss, entropy, *_) = self.policy.config, metrics.tolist()
         loss = policy_loss + c.value_coef * value_loss - c.entropy_coef * entropy
         terms = dict(zip(TERMS, metrics.tolist(), strict=True))
@@ -478,8 +507,54 @@ class ActorCriticKernel(CompiledLearner):
         return Passes(count, norm, {"train/loss": loss} | terms, explained_terms)
 
 
-class PPOKernel(ActorCriticKernel):
-    """``PPO.passes`` for networks of linear layers."""
+def log_std_of(net: PackedNet, actor_critic: ActorCritic) -> slice | None:
+    """Return where the logarithms of the standard deviations are; None: actions are numbers."""
+    if (log_std := actor_critic.log_std) is None:
+        return None
+    start = net.offset(log_std)
+    return slice(start, start + log_std.numel())
+
+
+class ActorCriticKernel(ActorCriticTerms, CompiledLearner):
+    """Base class for policies with an ``ActorCritic`` of linear layers."""
+
+    function = staticmethod(actor_critic_passes)
+
+    def __init__(self, policy: PPO | OnePassLearner[Any]) -> None:
+        actor_critic: ActorCritic = policy.net
+        torsos = [cast("MLP", t.torso) for t in actor_critic.trunks]
+        super().__init__(policy, torsos[0].space)
+        net = self.net
+        shared = net.add(torsos[0].layers, -1)
+        policy_head = net.add(actor_critic.policy, shared)  # acting computes the layers up to here
+        value_input = shared if len(torsos) == 1 else net.add(torsos[1].layers, -1)
+        self.heads = policy_head, net.add(actor_critic.value, value_input)
+        self.layers, self.sizes = net.table(), np.array(actor_critic.sizes, np.int64)
+        place = log_std_of(net, actor_critic)
+        self.log_std = None if place is None else (net.values[place], net.grads[place])
+        self.log_std_place = place or slice(0)
+
+    def evaluate(
+        self, rows: RolloutRows, obs: Any, batches: Batches
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        self.reserve(batches)
+        inputs = self.inputs(obs)
+        params, value = self.outputs(inputs)
+        return inputs, params, value
+
+    def run(
+        self, rollout: Any, batches: Batches, rates: Sequence[float], rule: tuple[float, ...],
+        metrics: np.ndarray,
+    ) -> tuple[int, float]:  # fmt: skip
+        out: tuple[int, float] = self.function(
+            self.layers, self.heads, self.net.optimiser(rates[0]), self.work, rollout, batches,
+            self.sizes, self.log_std, rule, metrics,
+        )  # fmt: skip
+        return out
+
+
+class PPOTerms(ActorCriticTerms):
+    """The update of ``PPO``."""
 
     def targets(
         self, rows: RolloutRows, params: np.ndarray, value: np.ndarray
@@ -499,8 +574,8 @@ class PPOKernel(ActorCriticKernel):
         return tuple(float(x) for x in constants)
 
 
-class OnePassKernel(ActorCriticKernel):
-    """``OnePassLearner.passes`` of A2C and IMPALA. Advantages are those of the policy."""
+class OnePassTerms(ActorCriticTerms):
+    """The update of ``OnePassLearner``: A2C and IMPALA. Advantages are those of the policy."""
 
     @torch.no_grad()
     def targets(
@@ -512,8 +587,10 @@ class OnePassKernel(ActorCriticKernel):
         out, self.row_terms = self.policy.advantages(rows, log_prob, torch.from_numpy(value))
         return out.advantage.numpy(), out.target.numpy()
 
-    def passes(self, rows: RolloutRows, batches: Batches, lr: float, env_steps: int) -> Passes:
-        out = super().passes(rows, batches, lr, env_steps)
+    def passes(
+        self, rows: RolloutRows, batches: Batches, rates: Sequence[float], env_steps: int
+    ) -> Passes:
+        out = super().passes(rows, batches, rates, env_steps)
         terms = {name: x for name, x in out.metrics.items() if name not in TERMS[3:]}
         for name, x in self.row_terms.items():
             mean = torch.where(rows.valid, x, 0.0).sum() / max(1, len(rows.index))
@@ -525,7 +602,48 @@ class OnePassKernel(ActorCriticKernel):
         return inf, inf, c.value_coef, c.entropy_coef, inf, 0.0, 0.0
 
 
-class PQNKernel(CompiledLearner):
+class PPOKernel(PPOTerms, ActorCriticKernel):
+    """``PPO.passes`` for networks of linear layers."""
+
+
+class OnePassKernel(OnePassTerms, ActorCriticKernel):
+    """``OnePassLearner.passes`` for networks of linear layers."""
+
+
+class PQNTerms(ABC):
+    """The update of ``PQN``, but for the passes of its network."""
+
+    policy: Any
+
+    @abstractmethod
+    def evaluate(self, rows: RolloutRows, batches: Batches) -> tuple[Any, np.ndarray]:
+        """Return (what ``run`` reads of the rows, max_a Q [(T + 1) B])."""
+
+    @abstractmethod
+    def run(
+        self, rollout: Any, batches: Batches, rates: Sequence[float], metrics: np.ndarray
+    ) -> tuple[int, float]:
+        """Make all passes; see ``pqn_passes``. Return its result."""
+
+    def passes(
+        self, rows: RolloutRows, batches: Batches, rates: Sequence[float], env_steps: int
+    ) -> Passes:
+        """Make all gradient steps on a rollout; see ``PassesKernel``."""
+        c, (steps, columns) = self.policy.config, rows.valid.shape
+        inputs, value = self.evaluate(rows, batches)
+        target = np.empty((steps, columns), np.float32)
+        reward, *ends = (x.numpy() for x in (rows.reward, *rows.ends))
+        rule = c.gamma, c.q_lambda
+        value = value.reshape(steps + 1, columns)
+        lambda_return(reward, value, ends[0], ends[1], ends[2], *rule, target)
+        rollout = inputs, rows.action.reshape(-1).numpy(), target.reshape(-1)
+        metrics = np.eye(5)[VALID]  # those of a rollout without minibatches
+        count, norm = self.run(rollout, batches, rates, metrics)
+        terms = dict(zip(TD_METRICS, metrics.tolist(), strict=True))
+        return Passes(count, norm, terms, {})
+
+
+class PQNKernel(PQNTerms, CompiledLearner):
     """``PQN.passes`` for networks of linear layers."""
 
     function = staticmethod(pqn_passes)
@@ -541,18 +659,17 @@ class PQNKernel(CompiledLearner):
         greatest(h, self.layers, self.heads, self.actions, value)
         return [value]
 
-    def passes(self, rows: RolloutRows, batches: Batches, lr: float, env_steps: int) -> Passes:
+    def evaluate(self, rows: RolloutRows, batches: Batches) -> tuple[np.ndarray, np.ndarray]:
         self.reserve(batches)
-        c, (steps, columns) = self.policy.config, rows.valid.shape
-        obs, q = self.inputs(rows.obs), np.empty((self.room, self.actions), np.float32)
-        value = self.outputs(obs)[0].reshape(steps + 1, columns)
-        target = np.empty((steps, columns), np.float32)
-        reward, *ends = (x.numpy() for x in (rows.reward, *rows.ends))
-        rule = c.gamma, c.q_lambda
-        lambda_return(reward, value, ends[0], ends[1], ends[2], *rule, target)
-        rollout, metrics = (obs, rows.action.reshape(-1).numpy(), target.reshape(-1)), np.zeros(4)
-        count, norm = self.function(
-            self.layers, self.heads, self.net.optimiser(lr), self.work, rollout, batches, q, metrics
-        )
-        terms = dict(zip(TD_METRICS, (*metrics.tolist(), 1.0), strict=True))
-        return Passes(count, norm, terms, {})
+        inputs = self.inputs(rows.obs)
+        return inputs, self.outputs(inputs)[0]
+
+    def run(
+        self, rollout: Any, batches: Batches, rates: Sequence[float], metrics: np.ndarray
+    ) -> tuple[int, float]:
+        q = np.empty((self.room, self.actions), np.float32)
+        out: tuple[int, float] = self.function(
+            self.layers, self.heads, self.net.optimiser(rates[0]), self.work, rollout, batches, q,
+            metrics,
+        )  # fmt: skip
+        return out

@@ -4,7 +4,6 @@ Most of an update of 32 windows through 32 units in torch is the overhead of som
 operations. Numbers agree with ``R2D2.loss`` to 1e-5.
 """
 
-from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -12,18 +11,14 @@ import torch
 
 from rlrun.functional.rows import RAW_REWARD
 from rlrun.jit import jit_ieee
-from rlrun.kernels.gated import NO_ROWS, GatedPasses, State, Trace
+from rlrun.kernels.gated import State, Trace
 from rlrun.kernels.layers import (
     HALF,
     ONE,
     ZERO,
     F,
-    PackedNet,
     action_values,
     action_values_backward,
-    backward,
-    forward,
-    input_gradients,
     part,
 )
 from rlrun.kernels.nstep import (
@@ -35,83 +30,13 @@ from rlrun.kernels.nstep import (
     rows_of,
     unrescale,
 )
+from rlrun.kernels.recurrent import RecurrentPasses, Work, gradients_of, heads_backward
 from rlrun.nets.memory.gated import GRU, LSTM
-from rlrun.nets.qnet import QNet
 from rlrun.nets.torso import MLP
-from rlrun.policy.base import Gradients, Part
+from rlrun.policy.base import Gradients
 from rlrun.policy.optim import IGNORE_OVERFLOW
 from rlrun.policy.r2d2 import R2D2
 from rlrun.types import Sample, Segment
-
-Work = tuple[np.ndarray, ...]  # see ``PackedNet.work``
-
-
-class RecurrentPasses:
-    """Passes of a ``QNet`` with an LSTM or GRU. Weights are views of the network's."""
-
-    def __init__(
-        self, learned: Part, memory: LSTM | GRU, p: np.ndarray, grads: Sequence[np.ndarray] | None
-    ) -> None:
-        """``p``: all parameters. ``memory``: of the network, or of its target network.
-
-        ``grads``: arrays for the gradients of its weights; None: forward only.
-        """
-        net = cast("QNet", learned.net)
-        self.torso, self.heads, self.p = PackedNet(learned), PackedNet(learned), p
-        self.torso.add(cast("MLP", net.torso).layers, -1)
-        self.choices = self.heads.add_heads(net, -1)
-        self.torso_layers, self.head_layers = self.torso.table(), self.heads.table()
-        self.width, self.memory = net.torso.size, GatedPasses(memory.core, grads)
-        self.room = -1  # rows of the arrays of both passes
-        self.torso_work: Work = ()
-        self.head_work: Work = ()
-
-    def run_memory(
-        self, x: np.ndarray, previous: np.ndarray, state: State, filler: np.ndarray = NO_ROWS
-    ) -> Trace:
-        """Unroll torso and memory over ``x`` [T, B, F] and ``previous`` [T, B, P]; see ``QNet``."""
-        inputs = np.empty((*x.shape[:2], self.width + previous.shape[2]), np.float32)
-        features, rows = x, x.shape[0] * x.shape[1]
-        if rows > self.room:
-            self.room, self.torso_work = rows, self.torso.work(rows)
-            self.head_work = self.heads.work(rows)
-        if len(self.torso_layers):
-            h, unit, inverse, _ = self.torso_work
-            forward(self.torso_layers, self.p, x.reshape(-1), rows, h, unit, inverse)
-            features = self.last_layer(h, x)
-        inputs[..., : self.width], inputs[..., self.width :] = features, previous
-        return self.memory.unroll(inputs, state, filler=filler)
-
-    def last_layer(self, h: np.ndarray, x: np.ndarray) -> np.ndarray:
-        """Return the last layer of the torso [T, B, H] for ``x`` [T, B, F] in an array of all."""
-        rows, end = x.shape[0] * x.shape[1], self.torso.width
-        last = h[rows * (end - self.width) : rows * end]
-        return last.reshape(*x.shape[:2], self.width)
-
-    def warm(self, x: np.ndarray, previous: np.ndarray, state: State, real: np.ndarray) -> State:
-        """Return the state after the burn-in; ``real`` bool [T, B]: rows that are not filler."""
-        return self.run_memory(x, previous, state, ~real).state(-1) if len(x) else state
-
-    def run_heads(self, trace: Trace) -> Work:
-        """Compute the heads of the last ``run_memory``. Return their arrays."""
-        rows = trace.out.shape[0] * trace.out.shape[1]
-        h, unit, inverse, d = self.head_work
-        forward(self.head_layers, self.p, trace.out.reshape(-1), rows, h, unit, inverse)
-        return h, unit, inverse, d
-
-    def torso_backward(self, g: np.ndarray, x: np.ndarray, grad: np.ndarray) -> None:
-        """Write the gradients of the torso's parameters from those of its outputs, ``grad`` [N, H].
-
-        ``x`` [T, B, F]: of the last ``run_memory``, of whose rows the loss depends on the first N.
-        """
-        if not len(self.torso_layers):
-            return
-        rows = x.shape[0] * x.shape[1]
-        h, unit, inverse, d = self.torso_work
-        self.last_layer(d, x).reshape(rows, -1)[: len(grad)] = grad
-        backward(
-            self.torso_layers, self.p, g, x.reshape(-1), rows, len(grad), h, unit, inverse, d
-        )  # fmt: skip
 
 
 @jit_ieee
@@ -170,7 +95,7 @@ def _gradients(
         priority: [B], to be filled.
         metrics: to be filled [5]; see ``TD_METRICS``.
     """
-    (layers, heads, p), (h, unit, inverse, d), (target_h, q, q_target) = net, work, values
+    (layers, heads, p), (h, _, _, d), (target_h, q, q_target) = net, work, values
     reward, terminated, truncated, valid = rows
     ((scale, clip), powers), double, eps, td_clip, eta = rule
     batch, learned, room = len(weight), len(grad), len(q)
@@ -218,8 +143,7 @@ def _gradients(
     divisor = max(count, 1)
     metrics[0], metrics[1], metrics[2] = loss / learned, sizes / divisor, predictions / divisor
     metrics[3], metrics[4] = targets / divisor, count / learned
-    backward(layers, p, g, out, room, learned, h, unit, inverse, d)
-    input_gradients(layers, p, d, room, 0, grad)
+    heads_backward(layers, p, g, out, room, work, grad)
 
 
 class R2D2Kernel:
@@ -232,14 +156,13 @@ class R2D2Kernel:
         learned = policy.parts["net"]
         flat, target = learned.flatten()
         memories = [cast("LSTM | GRU", net.memory) for net in (policy.net, policy.target)]
-        of_parameter = dict(zip(map(id, learned.params), flat.grad_views, strict=True))
-        grads = [of_parameter[id(p)].numpy() for p in memories[0].core.all_weights[0]]
-        self.online = RecurrentPasses(learned, memories[0], flat.values.numpy(), grads)
-        self.target = RecurrentPasses(learned, memories[1], target.numpy(), None)
+        torso, grads = cast("MLP", policy.net.torso), gradients_of(learned, memories[0])
+        self.online = RecurrentPasses(learned, torso, memories[0], flat.values.numpy(), grads)
+        self.target = RecurrentPasses(learned, torso, memories[1], target.numpy(), None)
+        self.heads, _ = (x.heads.add_heads(policy.net, -1) for x in (self.online, self.target))
         self.flat = flat.grads.numpy()
         self.grads: dict[str, Any] = {"net": learned.adam.flat_step}
-        assert isinstance(policy.net.torso, MLP)
-        self.flatten = policy.net.torso.flatten
+        self.flatten = torso.flatten
         c = self.config
         self.shaping, _ = reward_rule(c)
         powers = F(c.gamma) ** np.arange(c.nstep + 1, dtype=np.float32)
@@ -268,7 +191,7 @@ class R2D2Kernel:
         grad, priority = np.empty((learned * batch, units), np.float32), np.empty_like(weight)
         metrics = np.empty(len(TD_METRICS))
         _gradients(
-            (net.head_layers, net.choices, net.p), self.flat, trace.out.reshape(-1), work, values,
+            (net.head_layers, self.heads, net.p), self.flat, trace.out.reshape(-1), work, values,
             segment.action.numpy()[bs:], rows, weight, self.rule, grad, priority, metrics,
         )  # fmt: skip
         grad = net.memory.backward(trace, grad.reshape(learned, batch, units), inputs=net.width)

@@ -37,8 +37,11 @@ class OnePassLearner(ActorCriticLearner[A], Generic[A]):
         return Update(None, self.gradient_step(out, rates))
 
     def batches(self, rows: RolloutRows) -> Batches:
-        index, bounds = rows.index.numpy(), sorted({0, len(rows.index)})
-        return Batches(index, np.zeros((1, 0), np.int64), np.array(bounds))
+        numbers = rows.index.numpy()
+        if self.recurrent:
+            numbers = np.arange(rows.valid.numel()).reshape(rows.valid.shape)
+        bounds = sorted({0, numbers.shape[-1]})
+        return Batches(numbers, np.zeros((1, 0), np.int64), np.array(bounds))
 
     @abstractmethod
     def advantages(self, rows: RolloutRows, log_prob: Tensor, value: Tensor) -> AdvantageMetrics:

@@ -67,6 +67,7 @@ class ActorCriticLearner(RolloutPolicy[A], Generic[A]):
         self.net = ActorCritic(self.config, torso, memory, self.spec).to(self.device)
         self.add("net", self.net).flatten()  # so that Adam steps one array instead of a dozen
         super().build(torso, memory)
+        self.recurrent = self.net.recurrent
         self.counted = False  # the rollout's observations are in the statistics
 
     def prepare(self, sample: Sample) -> RolloutRows:

@@ -2,7 +2,7 @@
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -35,6 +35,7 @@ class RolloutPolicy(LearningPolicy[R], Generic[R]):
     """A policy that learns from every rollout once, then drops it."""
 
     kernel: "PassesKernel | None" = None
+    recurrent = False  # its network has a memory
 
     def build(self, torso: TorsoConfig, memory: MemoryConfig) -> None:
         self.returns = RunningMoments(())  # of discounted returns, whose std divides rewards
@@ -97,11 +98,11 @@ class RolloutPolicy(LearningPolicy[R], Generic[R]):
         self, kernel: "PassesKernel", rows: "RolloutRows", rates: Rates, env_steps: int
     ) -> Update:
         """Make all gradient steps on a rollout by a kernel."""
-        began, lr, batches = time.perf_counter(), rates["net"][0], self.batches(rows)
-        out = kernel.passes(rows, batches, lr, env_steps)
+        began, batches = time.perf_counter(), self.batches(rows)
+        out = kernel.passes(rows, batches, rates["net"], env_steps)
         self.seconds["backward"] += time.perf_counter() - began
         self.parts["net"].adam.require_finite(out.norm)
-        metrics = {**out.metrics, **step_metrics(out.norm, lr), **out.rollout_metrics}
+        metrics = {**out.metrics, **step_metrics(out.norm, rates["net"][0]), **out.rollout_metrics}
         return Update(None, metrics, steps=out.made * (len(batches.bounds) - 1))
 
     def update_statistics(self, rows: "RolloutRows") -> None:
@@ -180,13 +181,16 @@ class MinibatchLearner(RolloutPolicy[M], Generic[M]):
 
     def batches(self, rows: "RolloutRows", passes: int | None = None) -> "Batches":
         """Return the minibatches of ``passes``, in the same random order; None: of all epochs."""
-        count, parts = len(rows.index), self.count_parts(rows)
-        passes = self.config.epochs if passes is None else passes
+        numbers, parts = rows.index.numpy(), self.count_parts(rows)
+        if self.recurrent:
+            index, real = segments(rows, self.config.segment_len)
+            numbers = torch.where(real, index, -1).numpy()
+        count, passes = numbers.shape[-1], self.config.epochs if passes is None else passes
         orders = np.zeros((passes, count if parts > 1 else 0), np.int64)
         for order in orders if parts > 1 else ():
             order[:] = self.shuffle_generator.permutation(count)
         bounds = np.array([0, *(stop for _, stop in split_range(count, parts))])
-        return Batches(rows.index.numpy(), orders, bounds)
+        return Batches(numbers, orders, bounds)
 
     def kernel_passes(
         self, kernel: "PassesKernel", rows: "RolloutRows", rates: Rates, env_steps: int
@@ -221,9 +225,12 @@ class MinibatchLearner(RolloutPolicy[M], Generic[M]):
 
 
 class Batches(NamedTuple):
-    """The minibatches of N valid rows in all passes over a rollout, as a kernel reads them."""
+    """The minibatches of N valid rows in all passes over a rollout, as a kernel reads them.
 
-    rows: np.ndarray  # int64 [N] numbers of the flattened rows and columns
+    With a memory, of N segments of S rows.
+    """
+
+    rows: np.ndarray  # int64 [N] numbers of the flattened rows and columns; [S, N], -1: padding
     orders: np.ndarray  # int64 [passes, N] positions in ``rows``; [passes, 0]: in their order
     bounds: np.ndarray  # int64: where the minibatches of a pass begin, and N
 
@@ -244,8 +251,13 @@ class PassesKernel(Protocol):
     else.
     """
 
-    def passes(self, rows: "RolloutRows", batches: Batches, lr: float, env_steps: int) -> Passes:
-        """Make all gradient steps on a rollout, until one of them is not finite."""
+    def passes(
+        self, rows: "RolloutRows", batches: Batches, rates: Sequence[float], env_steps: int
+    ) -> Passes:
+        """Make all gradient steps on a rollout, until one of them is not finite.
+
+        ``rates``: the learning rate, then that of memories if they have their own.
+        """
 
 
 # -- rows ------------------------------------------------------------------------------------------
@@ -378,13 +390,11 @@ def split_rollout(
     ``length`` None: every valid row is a segment, without a state. Columns are cut into equal
     segments. The last is padded if the rows do not divide evenly.
     """
-    steps, columns = rows.valid.shape
     if length is None:
         index, real = rows.index.unsqueeze(0), torch.ones(1, len(rows.index), dtype=torch.bool)
         state: Tree = ()
     else:
-        length = -(-steps // max(1, round(steps / length)))
-        index, real = segment_index(steps, columns, length)
+        index, real = segments(rows, length)
         state = tree_map(lambda x: x.flatten(0, 1)[index[0].to(x.device)], rows.states)
     on_device = index.to(rows.valid.device)
 
@@ -403,6 +413,12 @@ def split_rollout(
         value=of(value),
         valid=of(rows.valid) & real.to(on_device.device),
     )
+
+
+def segments(rows: RolloutRows, length: int) -> tuple[Tensor, Tensor]:
+    """Return the ``segment_index`` of equal segments of about ``length`` rows."""
+    steps, columns = rows.valid.shape
+    return segment_index(steps, columns, -(-steps // max(1, round(steps / length))))
 
 
 def segment_index(steps: int, columns: int, length: int) -> tuple[Tensor, Tensor]:

@@ -25,7 +25,7 @@ from rlrun.buffer.mixed import Mixed, Streams
 from rlrun.buffer.replay import Replay
 from rlrun.buffer.rollout import Rollout, Rollouts
 from rlrun.buffer.samplers import Proportional, Rank, Uniform
-from rlrun.config.backend import KERNELS, Backend
+from rlrun.config.backend import Backend, kernel_name
 from rlrun.config.checks import check_video
 from rlrun.env import beside_others, goal_functions, make_env
 from rlrun.env.framestack import make_frame_stack
@@ -110,10 +110,11 @@ def with_kernel(policy: Any, plan: Plan) -> Policy:
     A kernel computes the loss of exactly one class. A subclass, whose loss may differ, has none.
     """
     name = plan.config.policy.name
-    if name in KERNELS and type(policy) is policy_class(name):
+    kernel = kernel_name(plan.config)
+    if kernel is not None and type(policy) is policy_class(name):
         from rlrun.kernels.parity import KernelCheck
 
-        policy.kernel = resolve_name(KERNELS[name])(policy)
+        policy.kernel = resolve_name(kernel)(policy)
         policy.check = KernelCheck(policy)
     learner: Policy = policy
     return learner
@@ -311,6 +312,7 @@ def make_collector(
     kept = tuple(dict.fromkeys((*c.keep_info, *lent)))  # ``lent``: for the evaluator
     name = config.policy.name
     compiled = plan.backend.name == "numpy" and name in ROLLOUTS and not config.env.instances
+    compiled = compiled and config.memory.name == "none"
     env = make_env(
         config.env, num_envs=c.num_envs, keep_info=kept, agents=config.agents, resumable=True,
         compiled=compiled,

@@ -23,6 +23,7 @@ from tests.env import boxes  # noqa: F401  (registers test/Unit-v0)
 from tests.in_process import assert_one_error, files_under
 
 CARTPOLE = "env=cartpole"
+RSAC = "policy=rsac env=pendulum"
 SOFT = "policy.munchausen=0.9 policy.double=false policy.value_rescale_eps=null"
 OBSTACLES = {
     "policy=qmix env=twostep": "policy qmix has no kernel",
@@ -38,7 +39,7 @@ OBSTACLES = {
     f"policy=dqn {SOFT}": "policy.munchausen=0.9",
     "policy=dqn learner.precision=bf16": "learner.precision=bf16",
     "policy=ppo policy.prev_inputs=true": "policy.prev_inputs=true",
-    "policy=ppo memory=gru": "memory=gru", "policy=rsac env=pendulum": "memory=",
+    "policy=ppo memory=lru": "memory=lru", "policy=rsac env=pendulum": "memory=",
     "policy=sac env=pendulum policy.prev_inputs=true": "policy.prev_inputs=true",
 }  # fmt: skip
 
@@ -77,6 +78,10 @@ def test_a_run_records_what_computed_its_updates(value, name, tmp_path, monkeypa
      ("policy=r2d2 memory=gru", 1, None), ("policy=r2d2 memory.hidden=128", 1, None),
      ("policy=r2d2 memory.hidden=129", 1, "memory.hidden=129"),
      ("policy=r2d2 memory.hidden=129 learner.backend=numpy", 3, None),
+     ("policy=ppo memory=gru", 2, None), ("policy=ppo memory=gru", 3, "3 threads"),
+     ("policy=a2c memory=lstm policy.prev_inputs=true", 1, None),
+     ("policy=pqn memory=lstm memory.hidden=256", 1, None),
+     ("policy=impala memory=gru memory.hidden=257", 1, "memory.hidden=257"),
      ("policy=dqn torso.hidden=[512]", 8, None), ("policy=ppo torso.hidden=[256]", 1, None),
      ("policy=pqn torso.hidden=[64,512]", 1, "torso.hidden=[64, 512]"),
      ("policy=pqn torso.hidden=[512] learner.backend=numpy", 1, None)],
@@ -89,10 +94,10 @@ def test_auto_leaves_large_networks_to_torch(words, threads, reason):
 
 @pytest.mark.parametrize(
     ("words", "threads", "compiled"),
-    [("policy=ppo memory=gru", 2, True), ("policy=rsac memory=lstm env=pendulum", 1, True),
-     ("policy=ppo memory=lru", 1, False), ("policy=ppo memory=gru", 3, False),
-     ("policy=ppo memory=gru memory.hidden=129", 1, False),
-     ("policy=ppo memory=gru learner.backend=torch", 1, False),
+    [(f"{RSAC} memory=gru", 2, True), (f"{RSAC} memory=lstm", 1, True),
+     (f"{RSAC} memory=lru", 1, False), (f"{RSAC} memory=gru", 3, False),
+     (f"{RSAC} memory=gru memory.hidden=129", 1, False),
+     (f"{RSAC} memory=gru learner.backend=torch", 1, False),
      ("policy=r2d2 memory=gru learner.precision=bf16", 1, False)],
 )  # fmt: skip
 def test_small_gated_memories_unroll_in_compiled_loops(words, threads, compiled, monkeypatch):

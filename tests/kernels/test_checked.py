@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from rlrun.config.backend import KERNELS
+from rlrun.config.backend import KERNELS, RECURRENT_KERNELS
 from rlrun.kernels.parity import probe_of
 from rlrun.policy.base import Losses
 from rlrun.run.build import backend_used, policy_class, with_kernel
@@ -21,7 +21,7 @@ FAMILIES = ("dqn", "r2d2", "sac", "ppo", "a2c", "pqn")  # one of each shape of `
 
 
 def test_every_kernel_is_known_to_the_rule():
-    assert sorted(KERNELS) == sorted(NAMES)
+    assert sorted(KERNELS | RECURRENT_KERNELS) == sorted(NAMES)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -175,6 +175,7 @@ import sys
 sys.modules["rlrun.kernels"] = None  # its import raises
 from rlrun.config import backend
 backend.KERNELS.clear()
+backend.RECURRENT_KERNELS.clear()
 backend.GATED = ()
 from rlrun.cli.main import main
 line = "policy=r2d2 env=cartpole debug=smoke logger.progress=off logger.tensorboard=false"

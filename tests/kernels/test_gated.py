@@ -66,9 +66,8 @@ def test_gates_that_saturate_stay_within_their_bounds():
 
 
 POLICIES = [
-    ("ppo", "memory=gru", "policy.segment_len=8"), ("ppo", "memory=lstm"), ("a2c", "memory=lstm"),
-    ("impala", "memory=gru"), ("pqn", "memory=gru"), ("rsac", "memory=lstm"),
-    ("rtd3", "memory=gru"), ("r2d2", "memory=gru", "policy.distribution=quantile"),
+    ("rsac", "memory=lstm"), ("rtd3", "memory=gru"),
+    ("r2d2", "memory=gru", "policy.distribution=quantile"),
 ]  # fmt: skip
 
 
@@ -165,7 +164,7 @@ def test_wide_lstms_are_torchs():
     """Whole updates with 128 units are slower in the loops; those of a GRU are not."""
     used = {
         (name, units): policy_of(
-            line("ppo", f"memory={name}", f"memory.hidden={units}")
+            line("rsac", f"memory={name}", f"memory.hidden={units}")
         ).compute.unroll
         for name in NAMES for units in (64, 65)
     }  # fmt: skip

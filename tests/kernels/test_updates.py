@@ -16,6 +16,7 @@ from tests.policy.make import SPACES, assert_equal_states
 
 pytestmark = pytest.mark.skipif(not COMPILED, reason="kernels are compiled by numba")
 LINEAR = "policy.lr={kind: linear, start: 1e-2, end: 1e-3, over: 300}"
+LSTM, GRU = ([f"memory={name}", "memory.hidden=5"] for name in ("lstm", "gru"))
 SWITCHES = {  # every branch of a kernel once
     "dqn": [
         [],
@@ -56,14 +57,24 @@ SWITCHES = {  # every branch of a kernel once
         ["policy.normalize_obs=true", "learner.batch_size=1000"],
         ["policy.target_kl=0.001", "policy.epochs=10", "torso.hidden=[]", "policy.head_hidden=[5]"],
         ["policy.separate_value=true", "policy.head_hidden=[5]", "torso.activation=elu"],
+        [*LSTM, "policy.segment_len=5", "policy.epochs=3"],
+        [*LSTM, "policy.prev_inputs=true", "policy.separate_value=false", "policy.value_clip=0.1"],
+        [*GRU, "policy.memory_lr=1e-4", "torso.hidden=[]", "policy.max_grad_norm=1e-3", LINEAR],
+        [*GRU, "policy.target_kl=0.001", "policy.epochs=10", "policy.head_hidden=[6]"],
+        [*GRU, "learner.batch_size=1000", "policy.segment_len=1000", "policy.normalize_obs=true"],
     ],
-    "a2c": [[], ["policy.entropy_coef=0", "policy.normalize_advantage=true"]],
-    "impala": [["policy.rho_clip=1.01"], ["policy.separate_value=true", "policy.c_clip=0.9"]],
+    "a2c": [[], ["policy.entropy_coef=0", "policy.normalize_advantage=true"], LSTM,
+            [*GRU, "policy.separate_value=true", "policy.prev_inputs=true"]],
+    "impala": [["policy.rho_clip=1.01"], ["policy.separate_value=true", "policy.c_clip=0.9"],
+               [*LSTM, "torso.layer_norm=true"]],
     "pqn": [
         [],
         ["learner.batch_size=1000", "torso.hidden=[]", "policy.head_hidden=[5]"],
         ["policy.dueling=true", "torso.layer_norm=false", "torso.hidden=[20,33]", LINEAR],
         ["torso.activation=tanh", "policy.max_grad_norm=1e-3", "policy.epochs=1"],
+        [*GRU, "policy.segment_len=5"],
+        [*GRU, "policy.prev_inputs=true", "policy.dueling=true", "policy.memory_lr=1e-4"],
+        [*LSTM, "torso.hidden=[]", "policy.head_hidden=[5]", "policy.epochs=1", LINEAR],
     ],
 }  # fmt: skip
 SIZES = 16, 24, 8  # of batches, as several learners that share a replay get them
@@ -112,9 +123,10 @@ def test_updates_are_those_of_the_text(name, words):
     same(line(name, *words))
 
 
+@pytest.mark.parametrize("memory", [[], LSTM], ids=str)
 @pytest.mark.parametrize("name", ["ppo", "a2c", "impala"])
-def test_updates_for_real_actions(name):
-    same(line(name, *ON_POLICY_BOX))
+def test_updates_for_real_actions(name, memory):
+    same(line(name, *ON_POLICY_BOX, *memory))
 
 
 def test_updates_for_several_numbers_an_action():
@@ -176,12 +188,13 @@ def test_a_second_thread_changes_no_bit(name):
     assert all(p.seconds["backward"] > 0 for p in (single, threaded))
 
 
+@pytest.mark.parametrize("memory", [[], GRU], ids=str)
 @pytest.mark.parametrize("name", ["ppo", "a2c", "impala", "pqn"])
 @pytest.mark.parametrize("text", [True, False])
-def test_a_rollout_without_a_valid_row_changes_nothing(name, text):
+def test_a_rollout_without_a_valid_row_changes_nothing(name, text, memory):
     from dataclasses import replace
 
-    words = line(name)
+    words = line(name, *memory)
     (sample,), policy = samples_of(words, 1), policy_of(words, text=text)
     before = [w.clone() for w in policy.weights().values()]
     none = torch.zeros_like(sample.segment.valid)
