@@ -88,17 +88,20 @@ def activate(y: np.ndarray, shift: np.ndarray, kind: int) -> None:
     """Replace sums ``y`` [N, units] by the activations of y + shift, NaN for NaN."""
     rows, units = y.shape
     for i in range(rows):
-        for j in range(units):
-            y[i, j] += shift[j]
-        if kind == RELU:
+        if kind == RELU:  # of a sum that is stored first, LLVM stores the zeros one by one
             for j in range(units):
-                y[i, j] = ZERO if y[i, j] < ZERO else y[i, j]
+                x = y[i, j] + shift[j]
+                y[i, j] = ZERO if x < ZERO else x
         elif kind == TANH:
             for j in range(units):
-                y[i, j] = tanh(y[i, j])
+                y[i, j] = tanh(y[i, j] + shift[j])
         elif kind == ELU:
             for j in range(units):
-                y[i, j] = F(math.expm1(y[i, j])) if y[i, j] <= ZERO else y[i, j]
+                x = y[i, j] + shift[j]
+                y[i, j] = F(math.expm1(x)) if x <= ZERO else x
+        else:
+            for j in range(units):
+                y[i, j] += shift[j]
 
 
 @inner
