@@ -310,8 +310,8 @@ def test_a_signal_does_not_wait_for_an_evaluation(tmp_path, monkeypatch, pipelin
 
     ``killed``: once behind it, before a checkpoint, and once in the first step after that.
     """
-    words = ("policy=dqn", "env=cartpole", *TINY, f"pipeline={pipeline}", "run.eval_every=150",
-             "run.stop_return=null", "env.max_episode_steps=9")  # fmt: skip
+    words = ("policy=dqn", "env=cartpole", "env.backend=sync", *TINY, f"pipeline={pipeline}",
+             "run.eval_every=150", "run.stop_return=null", "env.max_episode_steps=9")  # fmt: skip
     counts, run_dir, through = [], tmp_path / "cut", tmp_path / "whole"
 
     @contextmanager
