@@ -8,9 +8,10 @@ training, one evaluation of 50 episodes at the end, and ten checkpoints and a hu
 rlrun, of which the others have none. Runs have one pinned core each, ten seeds at once have two.
 The work is the same.
 
-rejax: step size and clip range fall to 0 in rlrun (as in rl-zoo3) and are constant in rejax, where
-PQN's step size is half of rlrun's first one, and its lambda is 0.65 (rlrun: 0.95): the values that
-solve more seeds.
+rejax: step sizes of PPO and PQN and the clip range fall to 0 in rlrun (as in rl-zoo3), and are
+constant in rejax, where PQN's step size is half of rlrun's first one, and its lambda is 0.65
+(rlrun: 0.95): the values that solve more seeds. It bounds single numbers of a gradient, not its
+norm: DQN has no bound here.
 
 Memorax: both sides have a layer of 64 units with layer normalisation, a GRU of 64 units, RAdam, the
 same schedules, and minibatches of eight environments' 32 rows behind the states stored with them.
@@ -54,6 +55,7 @@ RUNS = {  # algorithm -> its overrides; (env steps, times as fast as the peer th
             "policy.nstep=1", "policy.target_tau=0.02", "policy.gamma=0.99",
             "collector.num_envs=1", "collector.n_sample=8", "learner.batch_size=64",
             "learner.replay_ratio=64", "learner.learning_starts=1000", "policy.lr=1e-3",
+            "policy.max_grad_norm=null",
             "explore=schedule", "explore.epsilon.kind=linear", "explore.epsilon.start=1",
         ),
         ((20_000, 2.5),),
