@@ -158,7 +158,7 @@ class RecurrentPasses:
 
 
 class Inputs(NamedTuple):
-    """What networks read of a rollout of T rows and B columns, flattened."""
+    """The inputs of networks for a rollout of T rows and B columns, flattened."""
 
     obs: np.ndarray  # [(T + 1) B, F]
     previous: np.ndarray  # [(T + 1) B, P]
