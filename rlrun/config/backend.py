@@ -30,7 +30,7 @@ GATED = "lstm", "gru"  # memories with compiled loops
 _MOST_UNITS = 128  # of one; measured: 0.5 of torch's time at 32 units, 0.8 to 0.9 at 128
 _MOST_LSTM = 64  # units beside autograd; of torch's time 0.4 to 0.9 at 64, 1.3 to 1.7 at 128
 _WIDEST = 256  # units of a layer of PPO and PQN; measured: 0.5 of torch's time at 256, 0.9 at 512,
-# and of a memory of an on-policy policy: 0.2 to 0.4 of torch's time at 32, 0.5 to 0.7 at 256
+# and of a memory of an on-policy policy: 0.2 to 0.7 of torch's time at 32, 0.5 to 0.7 at 256
 _MOST_THREADS = 2  # of torch, faster with more than the kernel's one, measured from 64 units on
 
 

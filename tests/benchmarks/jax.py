@@ -10,8 +10,8 @@ The work is the same.
 
 rejax: step sizes of PPO and PQN and the clip range fall to 0 in rlrun (as in rl-zoo3), and are
 constant in rejax, where PQN's step size is half of rlrun's first one, and its lambda is 0.65
-(rlrun: 0.95): the values that solve more seeds. It bounds single numbers of a gradient, not its
-norm: DQN has no bound here.
+(rlrun: 0.95): the values that solve more seeds. It bounds single numbers of a gradient, rlrun
+its norm.
 
 Memorax: both sides have a layer of 64 units with layer normalisation, a GRU of 64 units, RAdam, the
 same schedules, and minibatches of eight environments' 32 rows behind the states stored with them.
@@ -55,7 +55,6 @@ RUNS = {  # algorithm -> its overrides; (env steps, times as fast as the peer th
             "policy.nstep=1", "policy.target_tau=0.02", "policy.gamma=0.99",
             "collector.num_envs=1", "collector.n_sample=8", "learner.batch_size=64",
             "learner.replay_ratio=64", "learner.learning_starts=1000", "policy.lr=1e-3",
-            "policy.max_grad_norm=null",
             "explore=schedule", "explore.epsilon.kind=linear", "explore.epsilon.start=1",
         ),
         ((20_000, 2.5),),
