@@ -52,6 +52,8 @@ class Rollout:
         self.steps: dict[str, Any] = like(_fields(example, _STEPS), rows)
         self.past = like(_fields(example, _ENDS), stack - 1)  # before row 0
         self.previous = like(_fields(example, ("action", "reward")), 1)
+        arrays = tree_map(Tensor.numpy, (self.ends, self.steps))  # cost less to write than tensors
+        self.end_arrays, self.step_arrays = arrays
 
     def __len__(self) -> int:
         """Return the number of rows stored in every column."""
@@ -62,7 +64,7 @@ class Rollout:
 
         Raises: ValueError if they do not fit.
         """
-        chunk = Chunk.of(rows).segment()
+        chunk = Chunk.of(rows)
         start, steps = self.filled, len(chunk.reward)
         if start + steps > self.rows:
             raise ValueError(
@@ -70,11 +72,11 @@ class Rollout:
                 f"rows of {self.rows}); call take() before adding more rows"
             )
 
-        def put(store: torch.Tensor, new: torch.Tensor, count: int = steps) -> None:
+        def put(store: np.ndarray, new: np.ndarray, count: int = steps) -> None:
             store[start : start + count] = new[:count]
 
-        tree_map(lambda store, x: put(store, x, steps + 1), self.ends, _fields(chunk, _ENDS))
-        tree_map(put, self.steps, _fields(chunk, _STEPS))
+        tree_map(lambda store, x: put(store, x, steps + 1), self.end_arrays, _fields(chunk, _ENDS))
+        tree_map(put, self.step_arrays, _fields(chunk, _STEPS))
         self.filled += steps
         return np.arange(self.columns)
 
@@ -146,7 +148,7 @@ class Rollout:
         self.filled = filled
 
 
-def _fields(segment: Segment, names: tuple[str, ...]) -> dict[str, Any]:
+def _fields(segment: Chunk | Segment, names: tuple[str, ...]) -> dict[str, Any]:
     return {name: getattr(segment, name) for name in names}
 
 

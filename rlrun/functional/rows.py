@@ -20,9 +20,10 @@ def readable(valid: Tensor, terminated: Tensor) -> Tensor:
     Everything else (filler, null rows, the end row of a terminated episode) must not reach a
     network: a zero gradient times NaN is NaN.
     """
-    bootstraps = valid & ~terminated
-    none = torch.zeros_like(valid[:1])
-    return torch.cat([valid, none]) | torch.cat([none, bootstraps])
+    read = valid.new_zeros(len(valid) + 1, *valid.shape[1:])
+    read[:-1] = valid
+    read[1:] |= valid & ~terminated
+    return read
 
 
 def shape_reward(reward: A, scale: float, clip: float | None) -> A:
@@ -65,7 +66,7 @@ def _over(mask: Tensor, x: Tensor) -> Tensor:
 
 def keep_rows(mask: Tensor, x: Tensor) -> Tensor:
     """``x`` [*, ...] where ``mask`` [*], else zeros."""
-    return torch.where(_over(mask, x), x, torch.zeros_like(x))
+    return torch.where(_over(mask, x), x, x.new_zeros(()))
 
 
 def readable_obs(segment: Segment) -> Tree:

@@ -301,7 +301,7 @@ def rollout_rows(
 
     ``reward`` [T, B]: the shaped one, 0 in padding. log mu is 0 if the actor does not record it.
     """
-    first, index = segment.first, segment.valid.flatten().nonzero().squeeze(-1)
+    first, index = segment.first, torch.from_numpy(np.flatnonzero(segment.valid.numpy()))
     segment, reward = segment.to(device), moved(reward, device)
     obs, previous = net.window_inputs(segment, config)
     valid = segment.valid

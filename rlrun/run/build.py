@@ -59,10 +59,12 @@ from rlrun.types import Actor, Chunk, Counters, Policy, Spec, generator, tree_ma
 if TYPE_CHECKING:
     from rlrun.pipeline.transport import CollectorSide
 
-# These collect or evaluate by compiled calls, or act by them, where environment and settings allow.
-ACTORS = dict.fromkeys(("ppo", "a2c", "impala", "pqn", "dqn"), "rlrun.kernels.acting:CompiledActor")
-EPISODES = dict.fromkeys(ACTORS, "rlrun.kernels.episodes:CompiledEpisodes")
-ROLLOUTS = dict.fromkeys(ACTORS, "rlrun.kernels.rollouts:CompiledRollout")
+# They collect and evaluate by compiled calls, or act by them, where environment and settings allow.
+COMPILED = "ppo", "a2c", "impala", "pqn", "dqn"
+ACTOR, EPISODES, ROLLOUT = (
+    "rlrun.kernels.acting:CompiledActor", "rlrun.kernels.episodes:CompiledEpisodes",
+    "rlrun.kernels.rollouts:CompiledRollout",
+)  # fmt: skip
 
 
 def policy_class(name: str) -> type[Any]:
@@ -310,9 +312,8 @@ def make_collector(
     config, c = plan.config, plan.config.collector
     lent = (config.env.success,) if config.env.instances and config.env.success else ()
     kept = tuple(dict.fromkeys((*c.keep_info, *lent)))  # ``lent``: for the evaluator
-    name = config.policy.name
-    compiled = plan.backend.name == "numpy" and name in ROLLOUTS and not config.env.instances
-    compiled = compiled and config.memory.name == "none"
+    kernel = plan.backend.name == "numpy" and config.policy.name in COMPILED
+    compiled = kernel and not config.env.instances and config.memory.name == "none"
     env = make_env(
         config.env, num_envs=c.num_envs, keep_info=kept, agents=config.agents, resumable=True,
         compiled=compiled,
@@ -326,9 +327,9 @@ def make_collector(
     )  # fmt: skip
     has_kernel = getattr(collector.policy, "kernel", None) is not None
     if compiled and has_kernel:
-        collector.compiled = resolve_name(ROLLOUTS[name]).of(collector)
-    if name in ACTORS and has_kernel and collector.compiled is None:
-        collector.actor = resolve_name(ACTORS[name]).of(collector) or collector.actor
+        collector.compiled = resolve_name(ROLLOUT).of(collector)
+    if kernel and has_kernel and collector.compiled is None:
+        collector.actor = resolve_name(ACTOR).of(collector) or collector.actor
     return collector
 
 
@@ -337,8 +338,8 @@ def make_evaluator(
 ) -> Evaluator:
     """Return the evaluator of a training run. ``collector``: the one whose environments exist."""
     c = plan.config
-    has_kernel = plan.backend.name == "numpy" and c.policy.name in EPISODES
-    compiled = resolve_name(EPISODES[c.policy.name]).of if has_kernel else None
+    has_kernel = plan.backend.name == "numpy" and c.policy.name in COMPILED
+    compiled = resolve_name(EPISODES).of if has_kernel else None
     if c.env.instances is not None and collector is not None:
         return SharedEvaluator(c, collector, seed=plan.env_seeds.eval)
     try:
