@@ -514,7 +514,7 @@ class CompiledRollout(CompiledRows):
         if not self.compared:
             self.compared = True
             collector.actor.refresh()
-            mixed = np.where(np.arange(self.columns) % 2, epsilon, F(0))  # greedy actions, too
+            mixed = np.full_like(epsilon, 0.5)  # greedy actions, too, also of a single column
             past = collector.prev_action, collector.prev_reward, collector.state
             carried = tuple(np.array(getattr(collector, name)) for name in CARRIED)
             rows, obs = collector.arrays, collector.arrays["obs"][t]

@@ -101,9 +101,13 @@ class RolloutPolicy(LearningPolicy[R], Generic[R]):
         began, batches = time.perf_counter(), self.batches(rows)
         out = kernel.passes(rows, batches, rates["net"], env_steps)
         self.seconds["backward"] += time.perf_counter() - began
+        self.passes_made(rows, out.made)
         self.parts["net"].adam.require_finite(out.norm)
         metrics = {**out.metrics, **step_metrics(out.norm, rates["net"][0]), **out.rollout_metrics}
         return Update(None, metrics, steps=out.made * (len(batches.bounds) - 1))
+
+    def passes_made(self, rows: "RolloutRows", made: int) -> None:
+        """Take back the random numbers of ``batches`` for passes that a kernel did not make."""
 
     def update_statistics(self, rows: "RolloutRows") -> None:
         """Update statistics after the last pass."""
@@ -181,6 +185,7 @@ class MinibatchLearner(RolloutPolicy[M], Generic[M]):
 
     def batches(self, rows: "RolloutRows", passes: int | None = None) -> "Batches":
         """Return the minibatches of ``passes``, in the same random order; None: of all epochs."""
+        self.before_batches = self.shuffle_generator.bit_generator.state
         numbers, parts = rows.index.numpy(), self.count_parts(rows)
         if self.recurrent:
             index, real = segments(rows, self.config.segment_len)
@@ -192,15 +197,10 @@ class MinibatchLearner(RolloutPolicy[M], Generic[M]):
         bounds = np.array([0, *(stop for _, stop in split_range(count, parts))])
         return Batches(numbers, orders, bounds)
 
-    def kernel_passes(
-        self, kernel: "PassesKernel", rows: "RolloutRows", rates: Rates, env_steps: int
-    ) -> Update:
-        state = self.shuffle_generator.bit_generator.state
-        update = super().kernel_passes(kernel, rows, rates, env_steps)
-        if self.target_kl is not None:  # passes that were not made take no random numbers
-            self.shuffle_generator.bit_generator.state = state
-            self.batches(rows, update.steps // self.count_parts(rows))
-        return update
+    def passes_made(self, rows: "RolloutRows", made: int) -> None:
+        if made < self.config.epochs:
+            self.shuffle_generator.bit_generator.state = self.before_batches
+            self.batches(rows, made)
 
     def shuffle(self, rollout: "Minibatch", parts: int) -> list["Minibatch"]:
         """Return random minibatches. A single one is not shuffled."""

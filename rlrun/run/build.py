@@ -312,8 +312,9 @@ def make_collector(
     config, c = plan.config, plan.config.collector
     lent = (config.env.success,) if config.env.instances and config.env.success else ()
     kept = tuple(dict.fromkeys((*c.keep_info, *lent)))  # ``lent``: for the evaluator
-    kernel = plan.backend.name == "numpy" and config.policy.name in COMPILED
-    compiled = kernel and not config.env.instances and config.memory.name == "none"
+    # Of any backend, so that a resumed or forked run may have another one.
+    compiled = config.policy.name in COMPILED and config.memory.name == "none"
+    compiled = compiled and not config.env.instances
     env = make_env(
         config.env, num_envs=c.num_envs, keep_info=kept, agents=config.agents, resumable=True,
         compiled=compiled,
@@ -326,9 +327,10 @@ def make_collector(
         stack=make_frame_stack(config.env.frame_stack, env.obs_space, plan.columns),
     )  # fmt: skip
     has_kernel = getattr(collector.policy, "kernel", None) is not None
+    has_kernel = has_kernel and config.policy.name in COMPILED
     if compiled and has_kernel:
         collector.compiled = resolve_name(ROLLOUT).of(collector)
-    if kernel and has_kernel and collector.compiled is None:
+    if has_kernel and collector.compiled is None:
         collector.actor = resolve_name(ACTOR).of(collector) or collector.actor
     return collector
 

@@ -126,6 +126,18 @@ def test_another_environment_is_found(collector_of, monkeypatch, caplog):
     assert len(caplog.messages) == 1
 
 
+@pytest.mark.parametrize("columns", [1, 5])
+def test_another_exploration_is_found(columns, collector_of, monkeypatch, caplog):
+    collector = collector_of("policy=dqn", f"collector.num_envs={columns}")
+    choose = type(collector.actor).choose
+    monkeypatch.setattr(
+        type(collector.actor), "choose", lambda self, *x: choose(self, *x[:2], 0 * x[2])
+    )
+    collector.collect()
+    assert collector.seconds["act"] > 0
+    assert len(caplog.messages) == 1
+
+
 @pytest.mark.parametrize("epsilon", [0, 1])
 def test_another_actor_is_found(epsilon, collector_of, monkeypatch, caplog):
     """Also while the actions of the run's first rows are all random."""

@@ -123,6 +123,19 @@ def test_updates_are_those_of_the_text(name, words):
     same(line(name, *words))
 
 
+@pytest.mark.parametrize("target_kl", ["null", "1000", "1e-9"])
+def test_as_many_random_numbers_as_the_text(target_kl):
+    """Also with fewer segments than minibatches of the wanted size."""
+    few = "policy.segment_len=64", "learner.batch_size=8", "collector.n_sample=190"
+    words = line("ppo", *GRU, *few, "policy.epochs=4", f"policy.target_kl={target_kl}")
+    ours, text = policy_of(words), policy_of(words, text=True)
+    began = ours.shuffle_generator.bit_generator.state
+    for sample in samples_of(words, 3):
+        assert ours.update(sample).steps == text.update(sample).steps
+        after = ours.shuffle_generator.bit_generator.state
+        assert after == text.shuffle_generator.bit_generator.state != began
+
+
 @pytest.mark.parametrize("memory", [[], LSTM], ids=str)
 @pytest.mark.parametrize("name", ["ppo", "a2c", "impala"])
 def test_updates_for_real_actions(name, memory):

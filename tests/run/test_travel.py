@@ -450,3 +450,13 @@ def test_every_difference_is_found_where_it_lies(one, other) -> None:
     assert not [*differences({"a": {"b": one}}, {"a": {"b": one}})]
     (found,) = differences({"a": {"b": one}}, {"a": {"b": other}})
     assert found.startswith("a/b")
+
+
+@pytest.mark.parametrize("backends", [("numpy", "torch"), ("torch", "numpy")], ids=str)
+def test_a_fork_with_one_environment_has_any_backend(backends, tmp_path):
+    """Whatever steps the environment is the same in both."""
+    words = [*WORDS[:-2], "collector.num_envs=1", "learner.replay_ratio=null"]
+    first, second = (f"learner.backend={x}" for x in backends)
+    assert main([*words, first, f"run.dir={tmp_path / 'one'}"]) == 0
+    fork = ["fork", str(tmp_path / "one"), second, "run.total_steps=500"]
+    assert main([*fork, f"run.dir={tmp_path / 'two'}"]) == 0
