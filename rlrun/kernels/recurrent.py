@@ -231,7 +231,7 @@ class SegmentPasses:
         for order in batches.orders:
             for start, stop in pairwise(batches.bounds.tolist()):
                 chosen = order[start:stop] if len(order) else slice(start, stop)
-                numbers = batches.rows[:, chosen]
+                numbers = np.ascontiguousarray(batches.rows[:, chosen])
                 obs, traces = self.unroll(inputs, numbers)
                 learned = (numbers >= 0) & inputs.valid[np.maximum(numbers, 0)]
                 loss(np.where(learned, numbers, -1).reshape(-1))
