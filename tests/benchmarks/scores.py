@@ -279,6 +279,14 @@ ROWS = {
         f"{TMAZE30} memory=mingru memory.hidden=64 memory.readout=false", ">= 0.95", **TMAZE
     ),
     "tmaze50": Row("experiment=r2d2_tmaze50", ">= 0.95", **TMAZE),
+    "minigrid": Row(
+        "policy=r2d2 env=minigrid_memory_s7", ">= 0.5, half without memory", steps=500_000,
+        needs="minigrid",
+    ),
+    "minigrid_none": Row(
+        "policy=r2d2 memory=none env=minigrid_memory_s7", "<= 0.5", steps=500_000,
+        needs="minigrid",
+    ),
     # goals, exploration
     "bitflip_her": Row("experiment=bitflip_her", ">= 0.9", "success", 100),
     "bitflip_plain": Row(
