@@ -88,7 +88,7 @@ class Rollout:
         n = self.filled
         assert n, "the rollout is empty"
         steps = tree_map(lambda x: x[:n], self.steps)
-        steps["extras"] |= {f"prev_{name}": x[0].clone() for name, x in self.previous.items()}
+        steps["extras"] |= {f"prev_{name}": x[0] for name, x in self.previous.items()}
         state = tree_map(lambda x: x[0], self.steps["states"])
         first = self.ends["first"][: n + 1]
         segment = Segment(obs=self._stacked(n), first=first, state=state, **steps)
@@ -106,9 +106,10 @@ class Rollout:
 
         Frames before an episode's first repeat that frame, as in ``rlrun.env.framestack``.
         """
-        k, ends = self.stack, tree_map(lambda x: x[: n + 1], self.ends)
+        k = self.stack
         if k == 1:
-            return ends["obs"]
+            return tree_map(lambda x: x[: n + 1], self.ends["obs"])
+        ends = tree_map(lambda x: x[: n + 1], self.ends)
         first = torch.cat([self.past["first"], ends["first"]])
         row = torch.arange(len(first)).unsqueeze(-1)
         opened = torch.where(first, row, 0).cummax(0).values[k - 1 :]  # the episode's first row

@@ -61,7 +61,8 @@ def network_inputs(
 
 def _over(mask: Tensor, x: Tensor) -> Tensor:
     """``mask`` [*] expanded to the dimensions of ``x`` [*, ...]."""
-    return mask.reshape(*mask.shape, *[1] * (x.ndim - mask.ndim))
+    missing = x.ndim - mask.ndim
+    return mask.reshape(*mask.shape, *[1] * missing) if missing else mask
 
 
 def keep_rows(mask: Tensor, x: Tensor) -> Tensor:

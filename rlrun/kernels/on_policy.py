@@ -291,16 +291,23 @@ def actor_critic_passes(
 LOSS, TD_ABS, Q_TAKEN, TARGET, VALID = range(5)
 
 
+@inner
+@jit_ieee
+def row_maxima(q: Any, value: Any) -> None:
+    """Write the largest number [n] of every row of ``q`` [n, A], NaN if one is."""
+    for i in range(len(value)):
+        best = q[i, 0]
+        for j in range(1, q.shape[1]):
+            best = best if best >= q[i, j] or best != best else q[i, j]
+        value[i] = best
+
+
 @jit_ieee
 def greatest(h: Any, layers: Any, heads: tuple[int, int], actions: int, value: Any) -> None:
     """Write max_a Q [n] of the rows of ``h``, NaN if one is; see ``layers.action_values``."""
     q = np.empty((len(value), actions), np.float32)
     action_values(h, layers, heads, len(value), q)
-    for i in range(len(value)):
-        best = q[i, 0]
-        for j in range(1, actions):
-            best = best if best >= q[i, j] or best != best else q[i, j]
-        value[i] = best
+    row_maxima(q, value)
 
 
 @jit_ieee
@@ -403,9 +410,9 @@ class CompiledLearner:
         self.work: tuple[np.ndarray, ...] = ()
         self.room = self.most_rows = 0  # of the arrays, of a minibatch of the present rollout
 
-    def reserve(self, batches: Batches) -> None:
-        """Make the arrays for the largest minibatch."""
-        rows = self.most_rows = int(np.diff(batches.bounds).max(initial=1))
+    def reserve(self, batches: Batches, columns: int = 0) -> None:
+        """Make the arrays for the largest minibatch, or for ``columns``."""
+        rows = self.most_rows = max(columns, int(np.diff(batches.bounds).max(initial=1)))
         if rows > self.room:
             x = np.zeros(rows * self.net.inputs, np.float32)
             self.room, self.work = rows, (np.zeros(rows, np.int64), x, *self.net.work(rows))
@@ -647,6 +654,7 @@ class PQNKernel(PQNTerms, CompiledLearner):
     """``PQN.passes`` for networks of linear layers."""
 
     function = staticmethod(pqn_passes)
+    acted: Any = None  # ``rollouts.ActedValues`` if rows are compiled
 
     def __init__(self, policy: PQN) -> None:
         net = policy.net
@@ -660,9 +668,9 @@ class PQNKernel(PQNTerms, CompiledLearner):
         return [value]
 
     def evaluate(self, rows: RolloutRows, batches: Batches) -> tuple[np.ndarray, np.ndarray]:
-        self.reserve(batches)
+        self.reserve(batches, rows.valid.shape[1] if self.acted else 0)
         inputs = self.inputs(rows.obs)
-        return inputs, self.outputs(inputs)[0]
+        return inputs, self.acted.of(rows, inputs) if self.acted else self.outputs(inputs)[0]
 
     def run(
         self, rollout: Any, batches: Batches, rates: Sequence[float], metrics: np.ndarray

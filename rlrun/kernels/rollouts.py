@@ -33,7 +33,8 @@ from rlrun.kernels.acting import (
 )
 from rlrun.kernels.dqn import DQNKernel
 from rlrun.kernels.layers import N_OUT, ONE, ZERO, F, action_values, forward, part
-from rlrun.kernels.on_policy import CompiledLearner
+from rlrun.kernels.on_policy import CompiledLearner, PQNKernel, row_maxima
+from rlrun.policy.rollout import RolloutRows
 from rlrun.types import Actor
 
 LIMIT = 0  # constant of all: most steps of an episode
@@ -221,8 +222,9 @@ def count_row(
 
 @jit_ieee
 def rollout(
-    net: Any, choice: Any, box: Any, generators: Any, cart: Any, arm: Any, car: Any, hill: Any,
-    pole: Any, world: Any, records: Any, log_prob: Any, limits: tuple[int, int, int, int],
+    net: Any, choice: Any, box: Any, explorer: Any, nature: Any, cart: Any, arm: Any, car: Any,
+    hill: Any, pole: Any, world: Any, records: Any, record: Any,
+    limits: tuple[int, int, int, int],
 ) -> tuple[int, int, int, int]:  # fmt: skip
     """Collect rows of E columns.
 
@@ -234,14 +236,15 @@ def rollout(
         choice: whether actions are sampled from logits, and epsilon [E] of those that are not.
         box: arguments of ``gaussian_actions`` between mean and actions, and actions before they are
             clipped [T, E, A]; None: actions are numbers.
-        generators: of exploration and of the environments.
+        explorer, nature: random generators of exploration and of the environments. (Not one tuple,
+            which costs a call 40 us more.)
         cart, arm, car, hill, pole: constants of CartPole, Acrobot, MountainCar,
             MountainCarContinuous or Pendulum; None: it is not compiled.
         world: state [K, E], steps and done [E] of the environments.
         records: arrays: obs, first, action, reward, terminated, truncated, valid [T, E, ...];
             carried: first, ended, episode_return, episode_length [E];
             finished: return and length of the episodes that end, [*, 2].
-        log_prob: [T, E] of sampled actions.
+        record: log-probabilities [T, E] of sampled actions, else max_a Q [R, E] of rows below R.
         limits: the first row, the row before which the call ends at the latest, valid rows of the
             chunk before the first row, and those that complete it.
 
@@ -261,19 +264,21 @@ def rollout(
         z = part(h, layers[heads[0]], columns)
         if box is not None:
             bounds, raw = box
-            noise = generators[0].standard_normal(z.shape, np.float32)
-            gaussian_actions(z, bounds, noise, raw[t], action[t], log_prob[t])
+            noise = explorer.standard_normal(z.shape, np.float32)
+            gaussian_actions(z, bounds, noise, raw[t], action[t], record[t])
         elif samples:
-            draws = generators[0].random(columns, np.float32)
-            sample_actions(z, draws, action[t], log_prob[t], q[0])
+            draws = explorer.random(columns, np.float32)
+            sample_actions(z, draws, action[t], record[t], q[0])
         else:
             action_values(h, layers, heads, columns, q)
-            coins = generators[0].random(columns)
-            others = generators[0].integers(0, actions, columns)
+            if t < len(record):
+                row_maxima(q, record[t])
+            coins = explorer.random(columns)
+            others = explorer.integers(0, actions, columns)
             greedy_actions(q, epsilon, coins, others, action[t])
         row = action[t], obs[t + 1], reward[t], terminated[t], truncated[t]
         if cart is not None:
-            cartpole(cart, generators[1], state, ages, done, *row)
+            cartpole(cart, nature, state, ages, done, *row)
         if arm is not None:
             acrobot(arm, state, ages, done, *row)
         if car is not None:
@@ -386,6 +391,7 @@ class CompiledRows:
         self.columns = columns = env.num_envs
         self.network = ActingNetwork(kernel, columns)
         self.finished = np.zeros((ROWS * columns, 2))
+        self.greatest = np.zeros((0, columns), np.float32)  # max_a Q of the rows, if it is read
         self.compared = False
 
     def run(
@@ -402,8 +408,9 @@ class CompiledRows:
         ``epsilon`` None: actions are greedy.
         """
         extras, samples = arrays["extras"], self.network.samples
-        zeros = np.zeros((1, self.columns), np.float32)
-        random = zeros[0] if samples or epsilon is None else epsilon
+        record = extras["log_prob"] if samples else self.greatest
+        zeros = np.zeros(self.columns, np.float32)
+        random = zeros if samples or epsilon is None else epsilon
         box, choice = None, (samples and epsilon is not None, random)
         if (bounds := self.network.box()) is not None:
             log_std = np.full_like(bounds[0], -np.inf) if epsilon is None else bounds[0]
@@ -412,8 +419,8 @@ class CompiledRows:
         records = tuple(arrays[name] for name in ROW_ARRAYS), carried, self.finished
         call: Any = rollout
         out: tuple[int, int, int, int] = call(
-            self.network.arguments(), choice, box, generators, *self.task.rules, world, records,
-            extras["log_prob"] if samples else zeros, limits,
+            self.network.arguments(), choice, box, *generators, *self.task.rules, world, records,
+            record, limits,
         )  # fmt: skip
         return out
 
@@ -474,6 +481,59 @@ class CompiledRows:
         return False
 
 
+@jit_ieee
+def find_unknown(obs: Any, acted: Any, valid: Any, terminated: Any, unknown: Any) -> None:
+    """Write the rows ``unknown`` [T + 1] with a readable observation that is not in ``acted``.
+
+    ``obs``, ``acted`` [T + 1, E, F]; NaN is in none. See ``functional.rows.readable``.
+    """
+    for t in range(len(unknown)):
+        unknown[t] = False
+        for i in range(obs.shape[1]):
+            follows = t > 0 and valid[t - 1, i] and not terminated[t - 1, i]
+            if follows or (t < len(valid) and valid[t, i]):
+                for j in range(obs.shape[2]):
+                    unknown[t] |= obs[t, i, j] != acted[t, i, j]
+
+
+class ActedValues:
+    """max_a Q of rows as acting computed it, which ``PQNKernel`` reads again for its targets.
+
+    Values of a row are known if acting had the same parameters and readable observations. Others
+    are computed like those of acting, from all columns of a row, and have the same bits: a resumed
+    run has not seen the acting.
+    """
+
+    def __init__(self, kernel: PQNKernel, columns: int) -> None:
+        self.kernel, kernel.acted = kernel, self
+        self.parameters = np.zeros(0, np.float32)
+        self.obs = np.zeros((0, columns, kernel.net.inputs), np.float32)
+        self.value = np.zeros((0, columns), np.float32)
+
+    def begin(self, rows: int) -> np.ndarray:
+        """Return the array [rows, E] to which acting with the present parameters writes."""
+        if rows != len(self.obs) or not np.array_equal(self.parameters, self.kernel.net.values):
+            self.parameters = self.kernel.net.values.copy()
+            self.obs = np.full((rows, *self.obs.shape[1:]), np.nan, np.float32)
+            self.value = np.zeros((rows, self.value.shape[1]), np.float32)
+        return self.value
+
+    def remember(self, row: int, obs: np.ndarray) -> None:
+        """Note that the values of ``obs`` [N, E, F] were written, from ``row`` on."""
+        self.obs[row : row + len(obs)] = obs
+
+    def of(self, rows: RolloutRows, inputs: np.ndarray) -> np.ndarray:
+        """Return max_a Q [T + 1, E] of ``inputs`` [(T + 1) E, F], those of ``rows``."""
+        x = inputs.reshape(-1, *self.obs.shape[1:])
+        value, unknown = np.zeros(x.shape[:2], np.float32), np.ones(len(x), bool)
+        if len(x) <= len(self.obs) and np.array_equal(self.parameters, self.kernel.net.values):
+            value[:] = self.value[: len(x)]
+            find_unknown(x, self.obs, rows.valid.numpy(), rows.terminated.numpy(), unknown)
+        for t in np.flatnonzero(unknown):
+            (value[t],) = self.kernel.outputs(x[t])
+        return value
+
+
 class CompiledRollout(CompiledRows):
     """Collects rows of a ``Collector``."""
 
@@ -482,6 +542,9 @@ class CompiledRollout(CompiledRows):
     ) -> None:
         super().__init__(kernel, env, task)
         self.actor = actor
+        self.memo = None
+        if isinstance(kernel, PQNKernel):
+            self.memo = ActedValues(kernel, self.columns)
 
     @classmethod
     def of(cls, collector: Any) -> "CompiledRollout | None":
@@ -526,9 +589,13 @@ class CompiledRollout(CompiledRows):
         carried = tuple(np.array(getattr(collector, name)) for name in CARRIED)
         end = min(collector.capacity, t + ROWS)
         wanted = collector.config.n_sample
+        if self.memo is not None:
+            self.greatest = self.memo.begin(len(collector.arrays["obs"]))
         stop, units, steps, episodes = self.run(
             collector.arrays, world, carried, epsilon, generators, (t, end, units, wanted)
         )
+        if self.memo is not None:
+            self.memo.remember(t, collector.arrays["obs"][t:stop])
         task.put(world)
         for name, x in zip(CARRIED, carried, strict=True):
             setattr(collector, name, x)

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
+from rlrun.buffer.rollout import Rollout
+from rlrun.functional.rows import readable
 from rlrun.jit import COMPILED
 from rlrun.kernels import rollouts
 from rlrun.types import tree_leaves
@@ -99,6 +101,33 @@ def test_a_restored_collector_goes_on_bit_for_bit(name, collector_of):
     for _ in range(2):
         one, two = (x.collect() for x in (ours, again))
         same_rows(one, two, near=0)
+
+
+@pytest.mark.parametrize("env", ["cartpole", "acrobot"])
+def test_values_of_acting_are_those_of_the_update_bit_for_bit(env, collector_of):
+    collector = collector_of("policy=pqn", f"env={env}", SHORT)
+    policy, kernel = collector.policy, collector.policy.kernel
+    for _ in range(2):
+        chunk = collector.collect()
+        rollout = Rollout(chunk, rows=len(chunk.reward))
+        rollout.add(chunk)
+        rows = policy.prepare(rollout.take(0))
+        policy.shuffle_generator = np.random.default_rng(0)
+        batches, computed = policy.batches(rows), count_calls(kernel, "outputs")
+        read = readable(rows.valid, rows.terminated).numpy()
+        _, value = kernel.evaluate(rows, batches)
+        resets = 0 if env == "cartpole" else rows.first[:-1].any(-1).sum()
+        assert len(computed) <= 1 + 2 * resets, "of the last observation"
+        kernel.acted.obs[3] = np.nan  # as if the collector's own loop had acted
+        _, again = kernel.evaluate(rows, batches)
+        kernel.acted.parameters = kernel.acted.parameters[:-1]  # as after a resume
+        _, alone = kernel.evaluate(rows, batches)
+        assert len(computed) >= 3 + len(rows.valid)
+        np.testing.assert_array_equal(value[read], again[read])
+        np.testing.assert_array_equal(value[read], alone[read])
+        kernel.net.values *= 1.5
+        _, other = kernel.evaluate(rows, batches)
+        assert (value != other)[read].mean() > 0.9
 
 
 def test_a_reset_between_rows_is_seen(collector_of):
