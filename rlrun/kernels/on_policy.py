@@ -311,6 +311,21 @@ def greatest(h: Any, layers: Any, heads: tuple[int, int], actions: int, value: A
 
 
 @jit_ieee
+def greatest_of(
+    network: Any, actions: int, x: np.ndarray, wanted: np.ndarray, value: np.ndarray
+) -> None:
+    """Write max_a Q [R, E] of the rows ``wanted`` [R] of the inputs ``x`` [R, E F].
+
+    A product has the columns of one row, as in acting: rounding may depend on their number.
+    """
+    layers, heads, p, (h, unit, inverse) = network
+    for t in range(len(wanted)):
+        if wanted[t]:
+            forward(layers, p, x[t], value.shape[1], h, unit, inverse)
+            greatest(h, layers, heads, actions, value[t])
+
+
+@jit_ieee
 def lambda_return(
     reward: Any, value: Any, terminated: Any, truncated: Any, valid: Any, gamma: float,
     trace: float, target: Any,
@@ -418,7 +433,7 @@ class CompiledLearner:
             self.room, self.work = rows, (np.zeros(rows, np.int64), x, *self.net.work(rows))
 
     def outputs(self, obs: np.ndarray) -> list[np.ndarray]:
-        """Return what is read of the network [N, *] for inputs [N, F]; see ``read``.
+        """Return the outputs of the heads [N, *] for inputs [N, F].
 
         Rounding may depend on the number of rows of a product, which therefore must not depend on
         earlier rollouts: a resumed run has not seen them.
@@ -428,12 +443,8 @@ class CompiledLearner:
         for start in range(0, len(obs), self.most_rows):
             x = obs[start : start + self.most_rows]
             layers.forward(self.layers, self.net.values, x.reshape(-1), len(x), h, unit, inverse)
-            parts.append(self.read(h, len(x)))
+            parts.append([part(h, self.layers[i], len(x)).copy() for i in self.heads])
         return [np.concatenate(x) for x in zip(*parts, strict=True)]
-
-    def read(self, h: np.ndarray, rows: int) -> list[np.ndarray]:
-        """Return copies of the outputs of the heads in ``h``; of action values the greatest."""
-        return [part(h, self.layers[i], rows).copy() for i in self.heads]
 
     def inputs(self, obs: Any) -> np.ndarray:
         """Return the first layer's inputs [(T + 1) B, F]."""
@@ -662,15 +673,17 @@ class PQNKernel(PQNTerms, CompiledLearner):
         self.heads, self.actions = self.net.add_action_values(net), net.actions
         self.layers = self.net.table()
 
-    def read(self, h: np.ndarray, rows: int) -> list[np.ndarray]:
-        value = np.empty(rows, np.float32)
-        greatest(h, self.layers, self.heads, self.actions, value)
-        return [value]
-
     def evaluate(self, rows: RolloutRows, batches: Batches) -> tuple[np.ndarray, np.ndarray]:
-        self.reserve(batches, rows.valid.shape[1] if self.acted else 0)
+        self.reserve(batches, columns := rows.valid.shape[1])
         inputs = self.inputs(rows.obs)
-        return inputs, self.acted.of(rows, inputs) if self.acted else self.outputs(inputs)[0]
+        x = inputs.reshape(-1, columns, inputs.shape[1])
+        value, unknown = np.zeros(x.shape[:2], np.float32), np.ones(len(x), bool)
+        if self.acted is not None:
+            value, unknown = self.acted.known(rows, x)
+        _, _, h, unit, inverse, _ = self.work
+        network = self.layers, self.heads, self.net.values, (h, unit, inverse)
+        greatest_of(network, self.actions, x.reshape(len(x), -1), unknown, value)
+        return inputs, value
 
     def run(
         self, rollout: Any, batches: Batches, rates: Sequence[float], metrics: np.ndarray

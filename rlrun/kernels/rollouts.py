@@ -499,9 +499,9 @@ def find_unknown(obs: Any, acted: Any, valid: Any, terminated: Any, unknown: Any
 class ActedValues:
     """max_a Q of rows as acting computed it, which ``PQNKernel`` reads again for its targets.
 
-    Values of a row are known if acting had the same parameters and readable observations. Others
-    are computed like those of acting, from all columns of a row, and have the same bits: a resumed
-    run has not seen the acting.
+    Values of a row are known if acting had the same parameters and readable observations. The
+    kernel computes others like acting, all columns of a row in a product, which gives the same
+    bits: a resumed run has not seen the acting, nor has the learner of ``pipeline=ray``.
     """
 
     def __init__(self, kernel: PQNKernel, columns: int) -> None:
@@ -522,16 +522,13 @@ class ActedValues:
         """Note that the values of ``obs`` [N, E, F] were written, from ``row`` on."""
         self.obs[row : row + len(obs)] = obs
 
-    def of(self, rows: RolloutRows, inputs: np.ndarray) -> np.ndarray:
-        """Return max_a Q [T + 1, E] of ``inputs`` [(T + 1) E, F], those of ``rows``."""
-        x = inputs.reshape(-1, *self.obs.shape[1:])
+    def known(self, rows: RolloutRows, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return max_a Q [T + 1, E] of the inputs ``x`` [T + 1, E, F], and what is unknown."""
         value, unknown = np.zeros(x.shape[:2], np.float32), np.ones(len(x), bool)
         if len(x) <= len(self.obs) and np.array_equal(self.parameters, self.kernel.net.values):
             value[:] = self.value[: len(x)]
             find_unknown(x, self.obs, rows.valid.numpy(), rows.terminated.numpy(), unknown)
-        for t in np.flatnonzero(unknown):
-            (value[t],) = self.kernel.outputs(x[t])
-        return value
+        return value, unknown
 
 
 class CompiledRollout(CompiledRows):

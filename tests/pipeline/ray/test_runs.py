@@ -41,6 +41,7 @@ CASES = {
     "windows": ("policy=r2d2", "env=cartpole_novel", "buffer.initial_priority=td",
                 "transport=coded", "memory=gru", *LEARN),
     "rollouts": ("policy=ppo", "memory=lstm", "env=pendulum", *ON_POLICY),
+    "compiled rows": ("policy=pqn", "env=cartpole", *ON_POLICY),
 }  # fmt: skip
 
 
