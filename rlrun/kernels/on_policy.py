@@ -679,7 +679,7 @@ class PQNKernel(PQNTerms, CompiledLearner):
         x = inputs.reshape(-1, columns, inputs.shape[1])
         value, unknown = np.zeros(x.shape[:2], np.float32), np.ones(len(x), bool)
         if self.acted is not None:
-            value, unknown = self.acted.known(rows, x)
+            self.acted.recall(rows, x, value, unknown)
         _, _, h, unit, inverse, _ = self.work
         network = self.layers, self.heads, self.net.values, (h, unit, inverse)
         greatest_of(network, self.actions, x.reshape(len(x), -1), unknown, value)

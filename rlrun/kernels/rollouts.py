@@ -522,13 +522,13 @@ class ActedValues:
         """Note that the values of ``obs`` [N, E, F] were written, from ``row`` on."""
         self.obs[row : row + len(obs)] = obs
 
-    def known(self, rows: RolloutRows, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return max_a Q [T + 1, E] of the inputs ``x`` [T + 1, E, F], and what is unknown."""
-        value, unknown = np.zeros(x.shape[:2], np.float32), np.ones(len(x), bool)
+    def recall(
+        self, rows: RolloutRows, x: np.ndarray, value: np.ndarray, unknown: np.ndarray
+    ) -> None:
+        """Write max_a Q [T + 1, E] of the inputs ``x`` [T + 1, E, F], and which are unknown."""
         if len(x) <= len(self.obs) and np.array_equal(self.parameters, self.kernel.net.values):
             value[:] = self.value[: len(x)]
             find_unknown(x, self.obs, rows.valid.numpy(), rows.terminated.numpy(), unknown)
-        return value, unknown
 
 
 class CompiledRollout(CompiledRows):
